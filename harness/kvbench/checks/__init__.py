@@ -1,0 +1,1 @@
+"""Checks: pure functions from a ledger to findings, one file per kind of proof."""

@@ -1,0 +1,1 @@
+"""Scenarios: strict models of what a YAML file may say."""
