@@ -1,7 +1,7 @@
 """From planned or recorded requests to expected hits: one translation for `plan` and `ledger`.
 
-The oracle models block pools; this module turns scenario words (geometry, engine, connector) into its
-terms, so that a plan and a judgement can never disagree about what was expected.
+The oracle models block pools; this module turns scenario words (geometry, engine, connector) into
+its terms, so that a plan and a judgement can never disagree about what was expected.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from kvbench.scenario.resolve import geometry_under
 
 # vLLM pads each chunk of the native connector to memory pages (CPUOffloadingSpec, 0.32).
 _PAGE_BYTES: Final = 4096
+# Prompts that differ in so many first tokens share no block of any vLLM backend.
+_SHORTEST_BLOCK_TOKENS: Final = 16
 
 # The oracle's word for each kind of group; scratch groups are not prefix-cacheable.
 _GROUP_KINDS: Final[Mapping[str, GroupKind]] = {
@@ -74,12 +76,14 @@ def predict(
 ) -> list[tuple[Expected, ...] | None]:
     """Return the expected hits of each wave's requests, in order; None for a reset.
 
-    The steps are those of one server life from its start, because every request leaves blocks behind.
+    The steps are those of one server life from its start, because every request leaves blocks
+    behind.
     """
     geometry = geometry_under(geometry, engine)
     note = _why_unknown(geometry, engine)
     if note is not None or geometry is None:
-        return [_unknown(step, geometry, engine, connector, note or "") for step in steps]
+        bounds = _Bounds(geometry, engine, connector, note or "")
+        return [bounds.advance(step) for step in steps]
     oracle = Oracle(
         cache_geometry(geometry, engine),
         tier_model(geometry, engine, connector),
@@ -172,7 +176,8 @@ def bytes_of_block(geometry: Geometry, engine: VllmEngine) -> int | None:
     """Return the bytes of one block over all layers and ranks; None where it is not declared."""
     if geometry.block_bytes is not None:
         return geometry.block_bytes
-    dtype = engine.kv_cache_dtype or engine.dtype
+    follows_model = engine.kv_cache_dtype in {None, "auto"}
+    dtype = engine.dtype if follows_model else str(engine.kv_cache_dtype)
     size = DTYPE_BYTES.get("fp8" if dtype.startswith("fp8") else dtype)
     if size is None or geometry.kv_values_per_token is None or len(geometry.groups) != 1:
         return None
@@ -187,28 +192,50 @@ def _why_unknown(geometry: Geometry | None, engine: VllmEngine) -> str | None:
     return NOTE_DATA_PARALLEL if engine.data_parallel > 1 else None
 
 
-def _unknown(
-    step: Step,
-    geometry: Geometry | None,
-    engine: VllmEngine,
-    connector: Connector,
-    note: str,
-) -> tuple[Expected, ...] | None:
-    if isinstance(step, ResetStep):
-        return None
-    has_connector = not isinstance(connector, NoConnector)
-    expected: list[Expected] = []
-    for _, tokens in step.prompts:
+class _Bounds:
+    """What can be said without a model of the pools: a prompt that was never sent cannot hit."""
+
+    def __init__(
+        self, geometry: Geometry | None, engine: VllmEngine, connector: Connector, note: str
+    ) -> None:
+        self._geometry = geometry
+        self._engine = engine
+        self._connector = connector
+        self._notes = (note,)
+        self._local: set[tuple[int, ...]] = set()
+        self._external: set[tuple[int, ...]] = set()
+
+    def advance(self, step: Step) -> tuple[Expected, ...] | None:
+        if isinstance(step, ResetStep):
+            self._local.clear()
+            if step.external:
+                self._external.clear()
+            return None
+        heads = [tokens[:_SHORTEST_BLOCK_TOKENS] for _, tokens in step.prompts]
+        expected = [
+            self._one(tokens, heads[:i] + heads[i + 1 :])
+            for i, (_, tokens) in enumerate(step.prompts)
+        ]
+        self._local |= set(heads)
+        if not isinstance(self._connector, NoConnector):
+            self._external |= set(heads)
+        return tuple(expected)
+
+    def _one(self, tokens: tuple[int, ...], beside: list[tuple[int, ...]]) -> Expected:
         longest = longest_hit_tokens(
-            len(tokens), geometry=geometry, engine=engine, connector=connector
+            len(tokens), geometry=self._geometry, engine=self._engine, connector=self._connector
         )
         if longest is None:
             # Only the native connector may report a whole prompt as cached.
-            longest = len(tokens) - (not isinstance(connector, NativeConnector))
-        reach = TokenRange(0, longest)
-        external = reach if has_connector else TokenRange(0, 0)
-        expected.append(Expected(reach, external, reach, longest, (note,)))
-    return tuple(expected)
+            longest = len(tokens) - (not isinstance(self._connector, NativeConnector))
+        head = tokens[:_SHORTEST_BLOCK_TOKENS]
+        reach, nothing = TokenRange(0, longest), TokenRange(0, 0)
+        local = reach if head in self._local or head in beside else nothing
+        external = reach if head in self._external else nothing
+        if not isinstance(self._connector, NoConnector) and head in beside:
+            external = reach
+        cached = nothing if local == external == nothing else reach
+        return Expected(local, external, cached, longest, self._notes)
 
 
 def _advance(oracle: Oracle, step: Step) -> tuple[Expected, ...] | None:

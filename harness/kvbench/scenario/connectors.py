@@ -76,6 +76,4 @@ class NativeConnector(_Pool):
     )
 
 
-Connector = Annotated[
-    NoConnector | SimpleConnector | NativeConnector, Field(discriminator="kind")
-]
+Connector = Annotated[NoConnector | SimpleConnector | NativeConnector, Field(discriminator="kind")]

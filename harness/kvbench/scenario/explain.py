@@ -1,15 +1,16 @@
 """Pydantic's errors in words: file, line, field, the value found, and what to write.
 
-The trap: pydantic's locations contain the tags of unions (`model.tiny.family`), which a person never
-wrote; and it names neither the keys that would have been right nor the place in the file.
+The trap: pydantic's locations contain the tags of unions (`model.tiny.family`), which a person
+never wrote; and it names neither the keys that would have been right nor the place in the file.
 """
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,19 +20,32 @@ from kvbench.scenario.tree import Key, Node
 
 Prefix = tuple[Key, ...]
 
+_NAMING: Final = frozenset({"extra_forbidden", "union_tag_invalid", "enum", "literal_error"})
+_QUOTED: Final = re.compile(r"'([^']*)'")
 
-def explain(
-    error: ValidationError, tree: Node, model: type[BaseModel], prefix: Prefix = ()
-) -> str:
+
+def explain(error: ValidationError, tree: Node, model: type[BaseModel], prefix: Prefix = ()) -> str:
     """Return one line per mistake; `prefix` is the path of `model` in the tree."""
-    lines = [
-        _line(detail, tree, model, prefix) for detail in error.errors(include_url=False)
-    ]
+    details = error.errors(include_url=False)
+    # A list whose items are wrong is also called too short, which misleads.
+    echoes = {
+        detail["loc"]
+        for detail in details
+        if detail["type"] == "too_short"
+        and any(o is not detail and _is_below(o, detail) for o in details)
+    }
+    lines = [_line(each, tree, model, prefix) for each in details if each["loc"] not in echoes]
     return "\n".join(dict.fromkeys(lines))
+
+
+def _is_below(inner: ErrorDetails, outer: ErrorDetails) -> bool:
+    return inner["loc"][: len(outer["loc"])] == outer["loc"]
 
 
 def _line(detail: ErrorDetails, tree: Node, model: type[BaseModel], prefix: Prefix) -> str:
     path = _written_path(detail["loc"], model)
+    if detail["type"] == "union_tag_invalid":
+        path = (*path, "kind")
     full = (*prefix, *path)
     field = ".".join(str(key) for key in full) or "scenario"
     return f"{tree.place_of(full)}: {field}: {_problem(detail, model)}"
@@ -39,24 +53,30 @@ def _line(detail: ErrorDetails, tree: Node, model: type[BaseModel], prefix: Pref
 
 def _problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
     kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
-    name = detail["loc"][-1] if detail["loc"] else ""
-    if kind == "extra_forbidden":
-        return f"unknown key {name!r}; {did_you_mean(name, _known_keys(detail['loc'], model))}"
-    if kind == "missing":
-        return f"is missing; {_describe(detail['loc'], model)}"
-    if kind == "union_tag_invalid":
-        known = [tag.strip().strip("'") for tag in context["expected_tags"].split(",")]
-        return f"unknown kind {context['tag']!r}; {did_you_mean(context['tag'], known)}"
-    if kind == "union_tag_not_found":
-        return f"kind is missing; known kinds: {', '.join(_tags(detail['loc'], model))}"
-    if kind in {"enum", "literal_error"}:
-        expected = str(context["expected"]).replace(" or ", ", ").split(",")
-        return f"{found!r} is not known; {did_you_mean(found, [e.strip().strip(chr(39)) for e in expected])}"
     if kind == "value_error":
         message = str(context["error"])
-        return message if isinstance(found, dict) else f"{found!r}: {message}"
+        return message if isinstance(found, dict) else f"{_short(found)}: {message}"
+    if kind in _NAMING:
+        wrong, what, known = _naming(detail, model)
+        return f"{what}; {did_you_mean(wrong, known)}"
+    if kind == "missing":
+        return f"is missing; {_describe(detail['loc'], model)}"
+    if kind == "union_tag_not_found":
+        return f"kind is missing; known kinds: {', '.join(_tags(detail['loc'], model))}"
     wanted = detail["msg"].removeprefix("Input ")
     return f"{_short(found)} is wrong: {wanted}"
+
+
+def _naming(detail: ErrorDetails, model: type[BaseModel]) -> tuple[object, str, list[str]]:
+    """Return what was named wrongly, the complaint, and the names that exist."""
+    kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        name = detail["loc"][-1]
+        return name, f"unknown key {name!r}", _known_keys(detail["loc"], model)
+    if kind == "union_tag_invalid":
+        tag = context["tag"]
+        return tag, f"unknown kind {tag!r}", _QUOTED.findall(str(context["expected_tags"]))
+    return found, f"{found!r} is not known", _QUOTED.findall(str(context["expected"]))
 
 
 def _short(value: object) -> str:
@@ -97,7 +117,7 @@ def _tags(loc: Sequence[Key], model: type[BaseModel]) -> list[str]:
 
 
 def _walk(loc: Sequence[Key], model: type[BaseModel]) -> list[tuple[Key, bool, Any]]:
-    """Return for each part of a location: itself, whether it is a union tag, the type it leads to."""
+    """Return for each part of a location: the key, if it is a union tag, the type it leads to."""
     steps: list[tuple[Key, bool, Any]] = []
     here: Any = model
     for key in loc:

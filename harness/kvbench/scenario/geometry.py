@@ -12,12 +12,14 @@ from pydantic import Field
 
 from kvbench.scenario.base import Bytes, StrictModel
 
+GroupKind = Literal["full_attention", "sliding_window", "chunked_local", "mamba", "mla", "scratch"]
+
 
 class Group(StrictModel):
     """One KV cache group."""
 
-    kind: Literal["full_attention", "sliding_window", "chunked_local", "mamba", "mla", "scratch"] = (
-        Field(description="kind of the group; scratch groups are not prefix-cacheable")
+    kind: GroupKind = Field(
+        description="kind of the group; scratch groups are not prefix-cacheable"
     )
     block_tokens: int = Field(ge=1, description="block size of the group, in tokens")
     layers: int | None = Field(default=None, ge=1, description="layers in the group")

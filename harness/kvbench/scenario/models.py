@@ -33,7 +33,7 @@ class TinyModel(StrictModel):
     """A small generated checkpoint with random weights that have spread."""
 
     kind: Literal["tiny"] = Field(description="a generated checkpoint, made and cached by kvbench")
-    family: str = Field(description="architecture to generate: qwen3, qwen3_next")
+    family: Literal["qwen3", "qwen3_next"] = Field(description="architecture to generate")
     seed: int = Field(default=0, description="seed of the random weights")
     geometry: Geometry | None = Field(
         default=None, description="KV geometry, checked against the engine at start"
@@ -187,9 +187,7 @@ class Stage(StrictModel):
     """One workload on one engine configuration, with what it is to prove."""
 
     workload: ReplayWorkload = Field(description="what is sent")
-    claims: tuple[Claim, ...] = Field(
-        min_length=1, description="what the stage sets out to prove"
-    )
+    claims: tuple[Claim, ...] = Field(min_length=1, description="what the stage sets out to prove")
     arms: tuple[str, ...] | None = Field(
         default=None, description="arms this stage runs under; default: all"
     )

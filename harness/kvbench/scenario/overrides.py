@@ -1,7 +1,8 @@
 """`--set path=value`: one-off changes of a scenario.
 
-The trap is order: a new `extends` must be known before fragments are read, while a single value must
-win over what the fragments say. So the first kind is applied before the merge, the second after.
+The trap is order: a new `extends` must be known before fragments are read, while a single value
+must win over what the fragments say. So the first kind is applied before the merge, the second
+after.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Override:
         if node.value is None:
             return name
         if not isinstance(node.value, dict):
-            raise UsageError(f"{self.node.place}: {here} is {node.value!r} and has no keys below it")
+            raise UsageError(
+                f"{self.node.place}: {here} is {node.value!r} and has no keys below it"
+            )
         if here in _NAMED and name not in node.value:
             raise UsageError(
                 f"{self.node.place}: no {name!r} in {here}; {did_you_mean(name, node.value)}"

@@ -30,8 +30,8 @@ def arms_of(scenario: Scenario, stage: str) -> tuple[str, ...]:
 def geometry_under(geometry: Geometry | None, engine: VllmEngine) -> Geometry | None:
     """Return the geometry as it is with these engine settings.
 
-    `--prefix-match-unit` makes the hits of a hybrid model finer than its blocks; it changes nothing for
-    models without a recurrent group (measured on vLLM 0.32).
+    `--prefix-match-unit` makes the hits of a hybrid model finer than its blocks; it changes nothing
+    for models without a recurrent group (measured on vLLM 0.32).
     """
     unit = engine.prefix_match_unit_tokens
     if geometry is None or unit is None:
@@ -46,6 +46,8 @@ def deep_merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
-        is_both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[key] = deep_merged(below, value) if is_both else value
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = deep_merged(below, value)
+        else:
+            merged[key] = value
     return merged

@@ -1,7 +1,7 @@
 """YAML as a tree that knows the file and line of every value.
 
-The trap: once fragments are merged, a wrong value may come from any of several files. So values keep
-their place through the merge, and an error can name it.
+The trap: once fragments are merged, a wrong value may come from any of several files. So values
+keep their place through the merge, and an error can name it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Node:
         """Return the node under a key or index, or None."""
         if isinstance(self.value, dict):
             return self.value.get(str(key))
-        is_index = isinstance(key, int) and isinstance(self.value, list)
-        if is_index and -len(self.value) <= key < len(self.value):
+        if not (isinstance(self.value, list) and isinstance(key, int)):
+            return None
+        if -len(self.value) <= key < len(self.value):
             found: Node = self.value[key]
             return found
         return None

@@ -1,0 +1,126 @@
+"""A scenario turned into a plan: server lives, their commands, and every phase and prompt.
+
+Pure: no server, no clock. What cannot work is refused here, before minutes are spent on a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kvbench import plan_rules
+from kvbench.engine import command
+from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
+from kvbench.scenario.load import Loaded
+from kvbench.scenario.models import Arm, Scenario, Stage, VllmEngine
+from kvbench.scenario.resolve import arms_of, engine_of, geometry_under
+from kvbench.workloads.prompts import PromptBook
+from kvbench.workloads.replay_plan import ReplayPlanner
+from kvbench.workloads.room import Room
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One stage under one arm."""
+
+    stage_name: str
+    stage: Stage
+    arm_name: str
+    arm: Arm
+    engine: VllmEngine
+
+    @property
+    def life_key(self) -> bytes:
+        """Return what makes two cells share a server: engine, connector and faults."""
+        return msgspec.json.encode(
+            [
+                self.engine.model_dump(mode="json"),
+                self.arm.connector.model_dump(mode="json"),
+                [fault.model_dump(mode="json") for fault in self.arm.faults],
+            ],
+            order="sorted",
+        )
+
+
+def make_plan(loaded: Loaded) -> Plan:
+    """Return the plan of a scenario; raises UsageError for what can prove nothing."""
+    scenario = loaded.scenario
+    lives: dict[bytes, list[tuple[Cell, tuple[PlannedPhase, ...]]]] = {}
+    prompts: dict[str, tuple[int, ...]] = {}
+    warnings: list[str] = []
+    books: dict[str, PromptBook] = {}
+    for cell in _cells(scenario):
+        plan_rules.refuse(loaded, cell.stage_name, cell.arm_name, cell.engine)
+        planner = _planner(scenario, cell, books)
+        phases = planner.phases()
+        plan_rules.refuse_faults(
+            loaded, cell.stage_name, cell.arm_name, phases, books[cell.stage_name].scored
+        )
+        lives.setdefault(cell.life_key, []).append((cell, phases))
+        warnings += planner.warnings
+        lengths = {name: len(tokens) for name, tokens in books[cell.stage_name].tokens.items()}
+        warnings += plan_rules.warn(
+            scenario, cell.stage_name, cell.arm_name, cell.engine, phases, lengths
+        )
+    for book in books.values():
+        prompts |= book.tokens
+    return Plan(
+        scenario=loaded.resolved,
+        lives=tuple(
+            _life(f"life-{number}", scenario, cells)
+            for number, cells in enumerate(lives.values(), start=1)
+        ),
+        prompts=prompts,
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _cells(scenario: Scenario) -> Iterator[Cell]:
+    for stage_name, stage in scenario.stages.items():
+        for arm_name in arms_of(scenario, stage_name):
+            engine = engine_of(scenario, stage_name, arm_name)
+            yield Cell(stage_name, stage, arm_name, scenario.arms[arm_name], engine)
+
+
+def _planner(scenario: Scenario, cell: Cell, books: dict[str, PromptBook]) -> ReplayPlanner:
+    geometry = geometry_under(scenario.model.geometry, cell.engine)
+    if cell.stage_name not in books:
+        books[cell.stage_name] = PromptBook(cell.stage_name, cell.stage.workload.prompts, geometry)
+    return ReplayPlanner(
+        stage=cell.stage_name,
+        arm=cell.arm_name,
+        workload=cell.stage.workload,
+        engine=cell.engine,
+        book=books[cell.stage_name],
+        room=Room(geometry, cell.engine),
+        faults=cell.arm.faults,
+    )
+
+
+def _life(
+    name: str, scenario: Scenario, cells: list[tuple[Cell, tuple[PlannedPhase, ...]]]
+) -> PlannedLife:
+    first = cells[0][0]
+    engine, connector, model = first.engine, first.arm.connector, scenario.model
+    argv = command.server_command(
+        engine,
+        connector,
+        model,
+        model_path=command.model_path(model),
+        port=str(engine.port) if engine.port is not None else command.PORT,
+        served_name=command.served_name(model),
+    )
+    settings: dict[str, Any] = engine.model_dump(mode="json")
+    return PlannedLife(
+        life=name,
+        arms=tuple(dict.fromkeys(cell.arm_name for cell, _ in cells)),
+        engine=settings,
+        connector=connector.model_dump(mode="json"),
+        argv=tuple(argv),
+        env=command.server_env(engine, connector, model),
+        asked=command.asked_settings(engine, connector, model),
+        phases=tuple(phase for _, phases in cells for phase in phases),
+    )

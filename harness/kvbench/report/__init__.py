@@ -1,0 +1,1 @@
+"""Reports: pure functions of ledger and verdict, one file per output."""

@@ -1,0 +1,1 @@
+"""Workloads: what is sent, planned before a server exists."""
