@@ -1,0 +1,1 @@
+"""What can be observed of a server and its machine, read without judging it."""
