@@ -1,7 +1,7 @@
 """What a journal holds: one struct per kind of observation.
 
-These are facts only. No threshold, no expectation and no verdict is ever written here: the record is
-the wall between measuring and judging. A value that could not be read is None, never 0.
+These are facts only. No threshold, no expectation and no verdict is ever written here: the record
+is the wall between measuring and judging. A value that could not be read is None, never 0.
 Times ending in `_s` are seconds; `time_s` is seconds since the epoch, on the harness' clock.
 """
 

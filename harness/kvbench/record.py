@@ -115,7 +115,9 @@ def broken_seal(directory: Path) -> list[str]:
         raise RecordError(f"{directory} has no {SEAL}: the run was interrupted")
     sealed: dict[str, str] = json.loads(path.read_text())["sha256"]
     found = _digests(directory)
-    return sorted(name for name in sealed.keys() | found.keys() if sealed.get(name) != found.get(name))
+    return sorted(
+        name for name in sealed.keys() | found.keys() if sealed.get(name) != found.get(name)
+    )
 
 
 class StoredRecord:
@@ -124,7 +126,7 @@ class StoredRecord:
     def __init__(self, directory: Path) -> None:
         if not (directory / JOURNAL).is_file():
             raise RecordError(
-                f"{directory} is not a record: no {JOURNAL} in it (records are made by `kvbench run`)"
+                f"{directory} is not a record: it has no {JOURNAL} (`kvbench run` makes records)"
             )
         self.directory = directory
         self._decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)

@@ -1,0 +1,191 @@
+"""The command `kvbench`: verbs only, few flags each; everything else is in the scenario."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kvbench import __version__, doctor, judge, modelfiles, needs
+from kvbench.errors import ExitCode, KvbenchError, PrerequisiteError
+from kvbench.ledger import load as load_ledger
+from kvbench.plan import make_plan
+from kvbench.plan_types import Plan
+from kvbench.progress import TerminalProgress
+from kvbench.record import Record
+from kvbench.report import markdown, terminal
+from kvbench.report.plan_text import render_plan
+from kvbench.runner import Runner
+from kvbench.scenario.load import Loaded, load_scenario
+from kvbench.scenario.schema import schema as scenario_schema
+from kvbench.telemetry.machine import machine_facts
+
+app = typer.Typer(
+    name="kvbench",
+    help="Validate a vLLM KV-cache offload connector: what was stored comes back, and is served.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="scenario, a YAML file")]
+RecordDir = Annotated[Path, typer.Argument(metavar="DIR", help="record: results/<scenario>/<run>")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="override one setting, e.g. engine.dtype=bfloat16"
+    ),
+]
+StageName = Annotated[str | None, typer.Option("--stage", help="run only this stage")]
+ArmNames = Annotated[list[str] | None, typer.Option("--arm", help="run only these arms")]
+Results = Annotated[Path, typer.Option("--results", help="where records are written")]
+
+
+@app.command()
+def run(
+    file: ScenarioFile,
+    sets: Sets = None,
+    stage: StageName = None,
+    arm: ArmNames = None,
+    results: Results = Path("results"),
+) -> None:
+    """Run a scenario: start its servers, measure, judge, and print the tables.
+
+    Exit code: 0 pass, 1 fail, 2 the scenario is wrong, 3 the engine or the machine, 4 nothing
+    proved, 130 interrupted. The record is kept in any case; its folder is printed.
+    """
+    console = Console(stderr=False, highlight=False)
+    loaded = load_scenario(file, sets=sets or (), stage=stage, arm=arm or ())
+    plan = make_plan(loaded)
+    lacking = needs.lacking(loaded.scenario.needs, loaded.scenario.model, machine_facts())
+    if lacking:
+        raise PrerequisiteError(
+            f"{file}: this machine lacks what the scenario needs:\n  " + "\n  ".join(lacking)
+        )
+    for warning in plan.warnings:
+        console.print(f"[yellow]note:[/yellow] {warning}")
+    model_path = modelfiles.locate(loaded.scenario.model)
+    record = Record.create(results, loaded.scenario.name)
+    console.print(f"record: {record.directory}")
+    with TerminalProgress(console, _requests(plan)) as progress:
+        ended = Runner(
+            loaded.scenario, plan, record, progress, model_path=model_path, command=sys.argv
+        ).run()
+    verdict = judge.judge(record.directory)
+    _write_reports(record.directory)
+    terminal.show(load_ledger(record.directory), verdict, console)
+    if ended.outcome == "interrupted":
+        console.print(f"interrupted; `kvbench report {record.directory}` shows what was measured")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def plan(
+    file: ScenarioFile, sets: Sets = None, stage: StageName = None, arm: ArmNames = None
+) -> None:
+    """Show what a run would do, without touching a server: lives, argv, phases, expected hits."""
+    loaded = load_scenario(file, sets=sets or (), stage=stage, arm=arm or ())
+    _print_plan(loaded)
+
+
+@app.command("judge")
+def judge_record(directory: RecordDir) -> None:
+    """Judge a record again from its files, write verdict.json, and exit with the verdict's code."""
+    verdict = judge.judge(directory)
+    _write_reports(directory)
+    terminal.show(load_ledger(directory), verdict, Console(highlight=False))
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def report(directory: RecordDir) -> None:
+    """Print the Markdown tables of a record, for a pull request."""
+    typer.echo(markdown.render(load_ledger(directory), judge.judge(directory)), nl=False)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of scenario files, for editors."""
+    typer.echo(json.dumps(scenario_schema(), indent=2))
+
+
+@app.command("doctor")
+def show_conditions() -> None:
+    """Say what is there, what is missing, and the command that mends it."""
+    console = Console(highlight=False)
+    table = Table("", "what", "found", "what to do", box=None, pad_edge=False)
+    marks = {
+        "ok": "[green]ok[/green]",
+        "warning": "[yellow]note[/yellow]",
+        "missing": "[red]no[/red]",
+    }
+    conditions = doctor.examine()
+    for condition in conditions:
+        table.add_row(
+            marks[condition.state], condition.name, condition.detail, condition.remedy or ""
+        )
+    console.print(table)
+    if any(condition.state == "missing" for condition in conditions):
+        raise typer.Exit(ExitCode.ENVIRONMENT)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"kvbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Validate a vLLM KV-cache offload connector: what was stored comes back, and is served."""
+
+
+def _requests(plan: Plan) -> int:
+    return sum(len(wave) for life in plan.lives for phase in life.phases for wave in phase.waves)
+
+
+def _print_plan(loaded: Loaded) -> None:
+    Console(highlight=False, soft_wrap=True).print(render_plan(loaded, make_plan(loaded)))
+
+
+def _write_reports(directory: Path) -> None:
+    """Derived files beside the record; the same bytes whenever they are made."""
+    verdict = judge.write_verdict(directory)
+    (directory / "report.md").write_text(markdown.render(load_ledger(directory), verdict))
+
+
+def main() -> None:
+    """Entry point: errors for people end without a traceback, with the exit code they carry."""
+    try:
+        status = app(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except KvbenchError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[red]error:[/red] {escape(str(error))}"
+        )
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.PASS)
+    sys.exit(status or ExitCode.PASS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Executes a plan: the only loop; owns time limits, signals and teardown.
+
+It measures and files; it never judges. Whatever happens, the server's process tree is ended and the
+record is closed: with an end line when the runner lived to write one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pydantic import TypeAdapter
+
+from kvbench import __version__, clock, environments, masking
+from kvbench.client import Client
+from kvbench.engine.fork import ForkServer
+from kvbench.engine.vllm import VllmServer
+from kvbench.errors import EngineError, LaunchError
+from kvbench.events import (
+    SCHEMA_VERSION,
+    LifeEnded,
+    LifeFailed,
+    LifeReady,
+    LifeStarted,
+    RunEnded,
+    RunStarted,
+    Skipped,
+)
+from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
+from kvbench.progress import Reporter
+from kvbench.record import Record
+from kvbench.scenario.connectors import Connector
+from kvbench.scenario.models import Scenario, VllmEngine
+from kvbench.telemetry.machine import machine_facts, source_facts
+from kvbench.workloads.faults import FaultSwitch
+from kvbench.workloads.replay import ReplayDriver
+from kvbench.workloads.window import Life
+
+_CONNECTOR: TypeAdapter[Connector] = TypeAdapter(Connector)
+
+
+class Runner:
+    """One run of one plan, filed in one record."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        plan: Plan,
+        record: Record,
+        progress: Reporter,
+        *,
+        model_path: str,
+        command: Sequence[str],
+    ) -> None:
+        self._scenario = scenario
+        self._plan = plan
+        self._record = record
+        self._progress = progress
+        self._model_path = model_path
+        self._command = tuple(command)
+        self._windows = 0
+        self._fork_servers: dict[str, ForkServer] = {}
+
+    def run(self) -> RunEnded:
+        """Run all lives; returns the end line, which is also written.
+
+        KeyboardInterrupt ends the run in order and is reported as `interrupted`, not raised.
+        """
+        self._begin()
+        ended = RunEnded(time_s=clock.now_s(), outcome="error", reason="kvbench itself failed")
+        try:
+            broken = [life.life for life in self._plan.lives if not self._live(life)]
+            reason = f"engine error in {', '.join(broken)}" if broken else None
+            ended = RunEnded(
+                time_s=clock.now_s(), outcome="error" if broken else "complete", reason=reason
+            )
+        except KeyboardInterrupt:
+            ended = RunEnded(time_s=clock.now_s(), outcome="interrupted", reason="interrupted")
+        finally:
+            for server in self._fork_servers.values():
+                server.stop()
+            self._record.close(ended)
+        return ended
+
+    def _begin(self) -> None:
+        self._record.write_plan(self._plan)
+        self._record.write(
+            RunStarted(
+                time_s=clock.now_s(),
+                schema=SCHEMA_VERSION,
+                kvbench_version=__version__,
+                run_id=self._record.run_id,
+                scenario_name=self._scenario.name,
+                command=tuple(masking.mask_argv(self._command)),
+                source=source_facts(),
+                machine=machine_facts(),
+            )
+        )
+
+    def _live(self, planned: PlannedLife) -> bool:
+        """Run one life; False when its engine could not be started, died or hung."""
+        remaining = list(planned.phases)
+        try:
+            with self._started(planned) as drivers:
+                while remaining:
+                    phase = remaining[0]
+                    drivers[phase.stage, phase.arm].run(phase)
+                    remaining.pop(0)
+        except (LaunchError, EngineError) as error:
+            self._fail(planned, error, remaining)
+            return False
+        return True
+
+    @contextmanager
+    def _started(self, planned: PlannedLife) -> Iterator[dict[tuple[str, str], ReplayDriver]]:
+        """Start the life's server, yield a driver for each stage and arm, and end the server."""
+        engine = VllmEngine.model_validate(planned.engine)
+        planned_faults = tuple(f for arm in planned.arms for f in self._scenario.arms[arm].faults)
+        faults = None
+        if planned_faults:
+            faults = FaultSwitch(self._record, planned.life, planned_faults)
+        server = VllmServer(
+            planned,
+            engine,
+            model_path=self._model_path,
+            log=self._record.artifact(f"{planned.life}/server.log"),
+            fork_server=self._fork_server(engine),
+            extra_env=faults.env() if faults else {},
+        )
+        self._progress.life(f"starting {planned.life} ({', '.join(planned.arms)})")
+        try:
+            life = self._start(planned, engine, server)
+            try:
+                yield self._drivers(planned, life, faults)
+            finally:
+                self._windows = life.windows
+                life.client.close()
+        finally:
+            self._stop(planned, server)
+
+    def _drivers(
+        self, planned: PlannedLife, life: Life, faults: FaultSwitch | None
+    ) -> dict[tuple[str, str], ReplayDriver]:
+        connector: Connector = _CONNECTOR.validate_python(planned.connector)
+        return {
+            (stage, arm): ReplayDriver(
+                life, self._plan, self._scenario.stages[stage].workload, connector, faults
+            )
+            for stage, arm in dict.fromkeys((phase.stage, phase.arm) for phase in planned.phases)
+        }
+
+    def _fork_server(self, engine: VllmEngine) -> ForkServer | None:
+        """The warm fork server of the engine's interpreter, started once for all lives."""
+        if engine.start != "fork":
+            return None
+        if engine.python not in self._fork_servers:
+            self._progress.life("starting the fork server")
+            server = ForkServer(
+                environments.resolve_python(engine.python),
+                log=self._record.artifact(f"fork-server-{len(self._fork_servers) + 1}.log"),
+            )
+            self._fork_servers[engine.python] = server
+            server.start()
+        return self._fork_servers[engine.python]
+
+    def _drain_limit_s(self, planned: PlannedLife) -> float:
+        stages = {phase.stage for phase in planned.phases}
+        return max(self._scenario.stages[stage].workload.drain_limit_s for stage in stages)
+
+    def _start(self, planned: PlannedLife, engine: VllmEngine, server: VllmServer) -> Life:
+        self._record.write(
+            LifeStarted(
+                time_s=clock.now_s(),
+                life=planned.life,
+                argv=tuple(masking.mask_argv(server.argv)),
+                env=masking.mask_env(server.env),
+                python=engine.python,
+                vllm_version=environments.vllm_version(environments.resolve_python(engine.python)),
+                start_mode=engine.start,
+                url=server.url,
+                pid=None,
+                log=self._record.relative(server.log),
+            )
+        )
+        ready = server.start(self._progress.life)
+        self._record.write(
+            LifeReady(
+                time_s=clock.now_s(),
+                life=planned.life,
+                start_s=ready.start_s,
+                model_id=ready.model_id,
+                process_start_time_s=ready.process_start_time_s,
+                effective=ready.effective,
+                asked=planned.asked,
+            )
+        )
+        self._progress.say(
+            f"{planned.life} ({', '.join(planned.arms)}) up in {ready.start_s:.1f} s"
+        )
+        return Life(
+            life=planned.life,
+            server=server,
+            client=Client(server.url, ready.model_id, engine.request_limit_s),
+            record=self._record,
+            progress=self._progress,
+            drain_limit_s=self._drain_limit_s(planned),
+            windows=self._windows,
+        )
+
+    def _stop(self, planned: PlannedLife, server: VllmServer) -> None:
+        self._progress.life(f"stopping {planned.life}")
+        stopped = server.stop()
+        self._record.write(
+            LifeEnded(
+                time_s=clock.now_s(),
+                life=planned.life,
+                orderly=stopped.orderly,
+                exit_status=stopped.exit_status,
+                stop_s=stopped.stop_s,
+                survivors=stopped.survivors,
+            )
+        )
+
+    def _fail(
+        self,
+        planned: PlannedLife,
+        error: LaunchError | EngineError,
+        remaining: Sequence[PlannedPhase],
+    ) -> None:
+        is_launch = isinstance(error, LaunchError)
+        kind = error.kind if isinstance(error, LaunchError) else "died"
+        self._record.write(
+            LifeFailed(
+                time_s=clock.now_s(),
+                life=planned.life,
+                kind=kind,
+                message=str(error),
+                log_tail=masking.mask_text(getattr(error, "log_tail", "")),
+                exit_status=getattr(error, "exit_status", None),
+                phase=None if is_launch or not remaining else remaining[0].name,
+            )
+        )
+        self._progress.say(f"[red]{planned.life}: {error}[/red]")
+        for phase in remaining[0 if is_launch else 1 :]:
+            self._record.write(
+                Skipped(
+                    time_s=clock.now_s(),
+                    stage=phase.stage,
+                    arm=phase.arm,
+                    phase=phase.name,
+                    reason=f"{planned.life} failed before: {kind}",
+                )
+            )

@@ -1,0 +1,240 @@
+"""A window: what happens between two counter snapshots of a drained engine, filed as it happens.
+
+Counters lag an answer by some tenths of a second, so every snapshot waits until finished requests
+and prompt tokens have reached what was sent (with a deadline; that it passed is recorded).
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvbench import clock
+from kvbench.client import Answer, Client, Completion
+from kvbench.engine.vllm import VllmServer
+from kvbench.errors import EngineError
+from kvbench.events import (
+    PhaseEnded,
+    PhaseStarted,
+    RequestDone,
+    Role,
+    Sample,
+    Snapshot,
+    WaitDone,
+)
+from kvbench.progress import Reporter
+from kvbench.record import Record
+from kvbench.telemetry import metrics
+
+Edge = Literal["before", "after"]
+
+LOST = frozenset({"timeout", "connection"})
+"""kinds of a failed request after which the engine itself is in doubt"""
+
+
+@dataclass(slots=True)
+class Life:
+    """A running server and the tools to measure it."""
+
+    life: str
+    server: VllmServer
+    client: Client
+    record: Record
+    progress: Reporter
+    drain_limit_s: float
+    windows: int = 0
+    """windows opened in the whole run before and in this life; ids are unique in the run"""
+    prefix: str = field(default="w")
+
+    def next_window(self) -> str:
+        """A window id that no other window of the run has."""
+        self.windows += 1
+        return f"{self.prefix}{self.windows:03d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One request to send."""
+
+    prompt_id: str
+    tokens: tuple[int, ...]
+    role: Role
+    new_tokens: int
+    top_logprobs: int
+
+
+class Window:
+    """An open window of one life; use as a context manager.
+
+    An exception inside the block closes the window as aborted, so that its numbers are never used.
+    """
+
+    def __init__(
+        self, life: Life, *, stage: str, arm: str, phase: str, kind: str, run: int, concurrency: int
+    ) -> None:
+        self.life = life
+        self.id = life.next_window()
+        self._concurrency = concurrency
+        self._latest: tuple[Sample, ...] = ()
+        self._sent = 0
+        self._wave = 0
+        life.record.write(
+            PhaseStarted(
+                time_s=clock.now_s(),
+                life=life.life,
+                stage=stage,
+                arm=arm,
+                window=self.id,
+                phase=phase,
+                kind=kind,
+                run=run,
+                concurrency=concurrency,
+            )
+        )
+
+    def __enter__(self) -> Window:
+        self._snapshot("before")
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._snapshot("after")
+            ended = PhaseEnded(time_s=clock.now_s(), window=self.id, outcome="complete")
+        else:
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            ended = PhaseEnded(
+                time_s=clock.now_s(), window=self.id, outcome="aborted", reason=reason
+            )
+        self.life.record.write(ended)
+
+    def send(self, wave: Sequence[Load]) -> list[Answer]:
+        """Send a wave together, file the answers, and wait until the counters have caught up.
+
+        Raises EngineError when the engine died, or hangs (a request ran into its time limit).
+        """
+        requests = [self._completion(load) for load in wave]
+        started = self._latest
+        answers = self.life.client.complete_many(requests, concurrency=len(requests))
+        for load, request, answer in zip(wave, requests, answers, strict=True):
+            self._file(load, request, answer)
+        self._wave += 1
+        self.life.progress.done(sum(load.role in ("scored", "prime", "filler") for load in wave))
+        self._check_engine(answers)
+        page = self._settle(started, answers)
+        if self._concurrency == 1:
+            for request in requests:
+                self._file_snapshot(f"{self.id}/{request.request_id}", "after", page)
+        return answers
+
+    def request_mark(self, prompt_id: str) -> str:
+        """What the ids of this window's requests for a prompt have in common, and no others."""
+        return f"{self.id}-{prompt_id.replace('/', '.')}-"
+
+    def cached_split(self) -> tuple[float | None, float | None]:
+        """Local and external hit tokens since the window's previous snapshot, or None if unread."""
+        return self._last_local, self._last_external
+
+    def waited(self, condition: str, *, reached: bool, waited_s: float, detail: str = "") -> None:
+        """File a condition that was waited for."""
+        self.life.record.write(
+            WaitDone(
+                time_s=clock.now_s(),
+                life=self.life.life,
+                window=self.id,
+                condition=condition,
+                reached=reached,
+                waited_s=waited_s,
+                detail=detail,
+            )
+        )
+
+    _last_local: float | None = None
+    _last_external: float | None = None
+
+    def _completion(self, load: Load) -> Completion:
+        self._sent += 1
+        return Completion(
+            prompt=load.tokens,
+            request_id=f"{self.request_mark(load.prompt_id)}{self._sent}",
+            new_tokens=load.new_tokens,
+            top_logprobs=load.top_logprobs,
+        )
+
+    def _file(self, load: Load, request: Completion, answer: Answer) -> None:
+        self.life.record.write(
+            RequestDone(
+                time_s=clock.now_s(),
+                life=self.life.life,
+                window=self.id,
+                request_id=request.request_id,
+                prompt_id=load.prompt_id,
+                role=load.role,
+                wave=self._wave,
+                sent_s=answer.sent_s,
+                ttft_s=answer.ttft_s,
+                latency_s=answer.latency_s,
+                http_status=answer.http_status,
+                error=answer.error,
+                error_kind=answer.error_kind,
+                prompt_tokens=answer.prompt_tokens,
+                cached_tokens=answer.cached_tokens,
+                completion_tokens=answer.completion_tokens,
+                finish_reason=answer.finish_reason,
+                tokens=answer.tokens,
+            )
+        )
+
+    def _check_engine(self, answers: Sequence[Answer]) -> None:
+        lost = [answer for answer in answers if answer.error_kind in LOST]
+        if not lost:
+            return
+        self.life.server.check_alive()
+        raise EngineError(
+            f"the engine no longer answers ({lost[0].error}) though its process is alive: a hang"
+        )
+
+    def _settle(self, since: tuple[Sample, ...], answers: Sequence[Answer]) -> metrics.Page:
+        finished = [answer for answer in answers if answer.error is None]
+        settled = metrics.settle(
+            self.life.client,
+            finished=len(finished),
+            prompt_tokens=sum(answer.prompt_tokens or 0 for answer in finished),
+            since=since,
+            limit_s=self.life.drain_limit_s,
+        )
+        if not settled.reached:
+            self.waited(
+                "counters reach what was sent",
+                reached=False,
+                waited_s=settled.waited_s,
+                detail=settled.detail,
+            )
+        return metrics.read(settled.page)
+
+    def _snapshot(self, edge: Edge) -> None:
+        """Open or close the window: the whole page becomes an artifact."""
+        text = self.life.client.metrics_page()
+        path = self.life.record.artifact(f"metrics/{self.id}-{edge}.txt.gz")
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+        self._file_snapshot(self.id, edge, metrics.read(text), self.life.record.relative(path))
+
+    def _file_snapshot(
+        self, window: str, edge: Edge, read: metrics.Page, stored: str | None = None
+    ) -> None:
+        if self._latest:
+            self._last_local = metrics.delta(self._latest, read.samples, "local_hits")
+            self._last_external = metrics.delta(self._latest, read.samples, "external_hits")
+        self._latest = read.samples
+        self.life.record.write(
+            Snapshot(
+                time_s=clock.now_s(),
+                life=self.life.life,
+                window=window,
+                edge=edge,
+                samples=read.samples,
+                missing=read.missing,
+                page=stored,
+            )
+        )
