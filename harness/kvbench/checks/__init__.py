@@ -1,1 +1,47 @@
 """Checks: pure functions from a ledger to findings, one file per kind of proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvbench.checks import (
+    baseline,
+    faults,
+    finite,
+    hits,
+    identity,
+    integrity,
+    liveness,
+    logprobs,
+    path,
+    reset_proof,
+    sensitivity,
+    settings,
+    witnesses,
+)
+from kvbench.checks.finding import Finding
+from kvbench.ledger.facts import Ledger
+
+CHECKS: tuple[Callable[[Ledger], list[Finding]], ...] = (
+    integrity.check,
+    settings.check,
+    liveness.check,
+    reset_proof.check,
+    witnesses.check,
+    hits.check,
+    path.check,
+    finite.check,
+    identity.check,
+    logprobs.check,
+    sensitivity.check,
+    faults.check,
+)
+
+
+def run_checks(ledger: Ledger) -> list[Finding]:
+    """All findings about a record; one only where the record was edited."""
+    edited = integrity.broken_seal(ledger)
+    if edited is not None:
+        return [edited]
+    findings = [finding for check in CHECKS for finding in check(ledger)]
+    return baseline.share(ledger, sensitivity.withdraw_blind(findings))

@@ -1,0 +1,178 @@
+"""Comparing two answers to the same prompt: tokens, and log-probabilities as far as they share a past.
+
+Positions are compared up to and including the first token that differs: until then both answers were
+computed after the same tokens. A token that only one top-k names bounds its difference from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kvbench.checks.finite import damage
+from kvbench.events import Token
+from kvbench.ledger.facts import Request, Window
+
+
+class Answer(NamedTuple):
+    """A scored answer that can be compared, with its window."""
+
+    window: Window
+    request: Request
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Generated token ids."""
+        return tuple(token.token_id for token in self.request.done.tokens)
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """Generated positions."""
+        return self.request.done.tokens
+
+
+def usable(window: Window) -> list[Answer]:
+    """Complete scored answers with finite log-probabilities, in the order sent."""
+    return [
+        Answer(window, request)
+        for request in window.scored
+        if request.done.error is None
+        and request.done.tokens
+        and damage(request, None) is None
+    ]
+
+
+def by_prompt(answers: Iterable[Answer]) -> dict[str, Answer]:
+    """The first answer of each prompt."""
+    result: dict[str, Answer] = {}
+    for answer in answers:
+        result.setdefault(answer.request.prompt_id, answer)
+    return result
+
+
+class Divergence(NamedTuple):
+    """The first position at which two answers differ."""
+
+    position: int
+    reference_token: int | None
+    token: int | None
+    gap_nats: float | None
+    """how much likelier the reference found its own token than the other's; None: not in its top-k"""
+
+    @property
+    def words(self) -> str:
+        """For a reason."""
+        gap = "not in the top-k" if self.gap_nats is None else f"top-2 gap {self.gap_nats:.6g} nats"
+        return f"position {self.position}: token {self.token} for {self.reference_token} ({gap})"
+
+
+def divergence(reference: Answer, other: Answer) -> Divergence | None:
+    """Where the tokens of two answers part; None where they are equal."""
+    ours, theirs = reference.ids, other.ids
+    for position in range(max(len(ours), len(theirs))):
+        left = ours[position] if position < len(ours) else None
+        right = theirs[position] if position < len(theirs) else None
+        if left == right:
+            continue
+        gap = None
+        if left is not None and right is not None:
+            token = reference.tokens[position]
+            own, its = token.logprob, token.top.get(str(right))
+            gap = own - its if own is not None and its is not None else None
+        return Divergence(position, left, right, gap)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far the log-probabilities of two answers lie apart."""
+
+    max_nats: float
+    """largest difference, lower bounds of tokens missing from a top-k included"""
+    mean_nats: float
+    """mean over the common tokens"""
+    gap_nats: float
+    """largest change of the gap between two tokens: what a tie can be turned by"""
+    values: int
+    positions: int
+    missing: int
+    """tokens that only one top-k names"""
+    position: int
+    """where the largest difference is"""
+    token: int
+    left: float
+    right: float
+    """its two values; for a missing token the smallest one that its top-k names"""
+
+    @property
+    def words(self) -> str:
+        """For a reason."""
+        return (
+            f"position {self.position}, token {self.token}: {self.left!r} against {self.right!r} nats"
+        )
+
+
+def _values(token: Token) -> dict[int, float]:
+    found = {int(name): value for name, value in token.top.items() if value is not None}
+    if token.logprob is not None:
+        found.setdefault(token.token_id, token.logprob)
+    return found
+
+
+class _Worst(NamedTuple):
+    nats: float
+    position: int
+    token: int
+    left: float
+    right: float
+
+
+def _at(position: int, left: Token, right: Token) -> tuple[list[float], int, _Worst]:
+    """Signed differences on the common tokens, number of tokens missing, largest difference."""
+    ours, theirs = _values(left), _values(right)
+    deltas: list[float] = []
+    worst = _Worst(-1.0, position, left.token_id, 0.0, 0.0)
+    for token in sorted(ours.keys() & theirs.keys()):
+        delta = theirs[token] - ours[token]
+        deltas.append(delta)
+        if abs(delta) > worst.nats:
+            worst = _Worst(abs(delta), position, token, ours[token], theirs[token])
+    floor_ours, floor_theirs = min(ours.values()), min(theirs.values())
+    for token in sorted(ours.keys() ^ theirs.keys()):
+        # The other side gives it at most its own smallest value, so the difference is at least this.
+        own = ours.get(token, floor_ours)
+        its = theirs.get(token, floor_theirs)
+        bound = max(own - its, 0.0) if token in ours else max(its - own, 0.0)
+        if bound > worst.nats:
+            worst = _Worst(bound, position, token, own, its)
+    return deltas, len(ours.keys() ^ theirs.keys()), worst
+
+
+def distance(reference: Answer, other: Answer) -> Distance:
+    """Largest and mean difference over the positions that share a past."""
+    parted = divergence(reference, other)
+    shortest = min(len(reference.tokens), len(other.tokens))
+    count = shortest if parted is None else min(shortest, parted.position + 1)
+    deltas: list[float] = []
+    missing = 0
+    gap = 0.0
+    worst = _Worst(-1.0, 0, -1, 0.0, 0.0)
+    for position in range(count):
+        found, lacking, here = _at(position, reference.tokens[position], other.tokens[position])
+        deltas += [abs(delta) for delta in found]
+        gap = max(gap, max(found) - min(found)) if found else gap
+        missing += lacking
+        worst = here if here.nats > worst.nats else worst
+    return Distance(
+        max_nats=max(worst.nats, 0.0),
+        mean_nats=sum(deltas) / len(deltas) if deltas else 0.0,
+        gap_nats=gap,
+        values=len(deltas),
+        positions=count,
+        missing=missing,
+        position=worst.position,
+        token=worst.token,
+        left=worst.left,
+        right=worst.right,
+    )
