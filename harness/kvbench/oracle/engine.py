@@ -20,6 +20,8 @@ from kvbench.oracle.pool import BlockPool
 from kvbench.oracle.simple import EagerTier, LazyTier
 from kvbench.oracle.work import Hit, NoTier, Tier, Work
 
+MAX_IDLE_STEPS = 64
+
 
 def is_modelled(geometry: CacheGeometry, tier: TierModel) -> bool:
     """True when `Engine` can replay this geometry and tier block by block."""
@@ -105,11 +107,17 @@ class Engine:
         self.tier.end_step(self.gpu)
 
     def _settle(self) -> None:
-        is_first = True
-        while is_first or self.tier.has_pending():
+        """Idle steps until no store is pending; at least one, for the finished request.
+
+        Lazy mode with slow copies and a host pool smaller than its target may store the same blocks
+        round and round; the model then stops where a real engine goes on.
+        """
+        for _ in range(MAX_IDLE_STEPS):
             self.tier.schedule(self.gpu, None, 0)
             self.tier.end_step(self.gpu, drain=self._stores_outlast)
-            is_first = False
+            if not self.tier.has_pending():
+                return
+        self.tier.end_step(self.gpu, drain=True)
 
     def _take(self, work: Work, count: int) -> None:
         if count > self.gpu.free_blocks:
