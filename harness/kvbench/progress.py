@@ -28,6 +28,9 @@ class Reporter(Protocol):
     def life(self, text: str) -> None:
         """A server is being started or stopped."""
 
+    def detail(self, text: str) -> None:
+        """What a server that is being started says; worth a look, not a line that stays."""
+
     def phase(self, stage: str, arm: str, name: str, concurrency: int) -> None:
         """A phase begins."""
 
@@ -78,6 +81,10 @@ class TerminalProgress:
         self._describe(text)
         if not self._live:
             self.say(text)
+
+    def detail(self, text: str) -> None:
+        """Show the server's last log line in the live line; nothing in a CI log."""
+        self._describe(text)
 
     def phase(self, stage: str, arm: str, name: str, concurrency: int) -> None:
         """A phase begins."""

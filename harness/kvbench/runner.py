@@ -182,7 +182,7 @@ class Runner:
                 log=self._record.relative(server.log),
             )
         )
-        ready = server.start(self._progress.life)
+        ready = server.start(self._progress.detail)
         self._record.write(
             LifeReady(
                 time_s=clock.now_s(),
