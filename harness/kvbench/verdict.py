@@ -1,7 +1,7 @@
 """From findings to one verdict and one exit code.
 
-A fail outranks all; an environment error outranks what could not be decided; only a claimed check can
-make a run inconclusive. What is not claimed, and did not fail, is printed as a note.
+A fail outranks all; an environment error outranks what could not be decided; only a claimed check
+can make a run inconclusive. What is not claimed, and did not fail, is printed as a note.
 """
 
 from __future__ import annotations

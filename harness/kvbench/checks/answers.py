@@ -1,7 +1,9 @@
-"""Comparing two answers to the same prompt: tokens, and log-probabilities as far as they share a past.
+"""Comparing two answers to the same prompt: tokens, and log-probabilities as far as they share a
+past.
 
-Positions are compared up to and including the first token that differs: until then both answers were
-computed after the same tokens. A token that only one top-k names bounds its difference from below.
+Positions are compared up to and including the first token that differs: until then both answers
+were computed after the same tokens. A token that only one top-k names bounds its difference from
+below.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvbench.checks.finite import damage
+from kvbench.checks.memo import remembered
 from kvbench.events import Token
 from kvbench.ledger.facts import Request, Window
 
@@ -32,14 +35,13 @@ class Answer(NamedTuple):
         return self.request.done.tokens
 
 
+@remembered
 def usable(window: Window) -> list[Answer]:
     """Complete scored answers with finite log-probabilities, in the order sent."""
     return [
         Answer(window, request)
         for request in window.scored
-        if request.done.error is None
-        and request.done.tokens
-        and damage(request, None) is None
+        if request.done.error is None and request.done.tokens and damage(request, None) is None
     ]
 
 
@@ -58,7 +60,7 @@ class Divergence(NamedTuple):
     reference_token: int | None
     token: int | None
     gap_nats: float | None
-    """how much likelier the reference found its own token than the other's; None: not in its top-k"""
+    """how much likelier the reference found its own token; None: the other is not in its top-k"""
 
     @property
     def words(self) -> str:
@@ -69,19 +71,25 @@ class Divergence(NamedTuple):
 
 def divergence(reference: Answer, other: Answer) -> Divergence | None:
     """Where the tokens of two answers part; None where they are equal."""
-    ours, theirs = reference.ids, other.ids
-    for position in range(max(len(ours), len(theirs))):
-        left = ours[position] if position < len(ours) else None
-        right = theirs[position] if position < len(theirs) else None
-        if left == right:
-            continue
-        gap = None
-        if left is not None and right is not None:
-            token = reference.tokens[position]
-            own, its = token.logprob, token.top.get(str(right))
-            gap = own - its if own is not None and its is not None else None
-        return Divergence(position, left, right, gap)
-    return None
+    position = _first_difference(reference.tokens, other.tokens)
+    if position is None:
+        return None
+    left = reference.tokens[position] if position < len(reference.tokens) else None
+    right = other.tokens[position] if position < len(other.tokens) else None
+    gap = None
+    if left is not None and right is not None:
+        own, its = left.logprob, left.top.get(str(right.token_id))
+        gap = own - its if own is not None and its is not None else None
+    return Divergence(
+        position, left.token_id if left else None, right.token_id if right else None, gap
+    )
+
+
+def _first_difference(left: tuple[Token, ...], right: tuple[Token, ...]) -> int | None:
+    for position, (ours, theirs) in enumerate(zip(left, right, strict=False)):
+        if ours.token_id != theirs.token_id:
+            return position
+    return min(len(left), len(right)) if len(left) != len(right) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +116,8 @@ class Distance:
     @property
     def words(self) -> str:
         """For a reason."""
-        return (
-            f"position {self.position}, token {self.token}: {self.left!r} against {self.right!r} nats"
-        )
+        values = f"{self.left!r} against {self.right!r} nats"
+        return f"position {self.position}, token {self.token}: {values}"
 
 
 def _values(token: Token) -> dict[int, float]:
@@ -140,7 +147,7 @@ def _at(position: int, left: Token, right: Token) -> tuple[list[float], int, _Wo
             worst = _Worst(abs(delta), position, token, ours[token], theirs[token])
     floor_ours, floor_theirs = min(ours.values()), min(theirs.values())
     for token in sorted(ours.keys() ^ theirs.keys()):
-        # The other side gives it at most its own smallest value, so the difference is at least this.
+        # The other side gives it at most its own smallest value: a lower bound of the difference.
         own = ours.get(token, floor_ours)
         its = theirs.get(token, floor_theirs)
         bound = max(own - its, 0.0) if token in ours else max(its - own, 0.0)
@@ -151,15 +158,21 @@ def _at(position: int, left: Token, right: Token) -> tuple[list[float], int, _Wo
 
 def distance(reference: Answer, other: Answer) -> Distance:
     """Largest and mean difference over the positions that share a past."""
-    parted = divergence(reference, other)
-    shortest = min(len(reference.tokens), len(other.tokens))
-    count = shortest if parted is None else min(shortest, parted.position + 1)
+    return _distance(reference.request, other.request)
+
+
+@remembered
+def _distance(reference: Request, other: Request) -> Distance:
+    left, right = reference.done.tokens, other.done.tokens
+    shortest = min(len(left), len(right))
+    parted = _first_difference(left, right)
+    count = shortest if parted is None else min(shortest, parted + 1)
     deltas: list[float] = []
     missing = 0
     gap = 0.0
     worst = _Worst(-1.0, 0, -1, 0.0, 0.0)
     for position in range(count):
-        found, lacking, here = _at(position, reference.tokens[position], other.tokens[position])
+        found, lacking, here = _at(position, left[position], right[position])
         deltas += [abs(delta) for delta in found]
         gap = max(gap, max(found) - min(found)) if found else gap
         missing += lacking

@@ -1,7 +1,8 @@
 """A fault that the control arm shares is an error of the set-up, not a fail of the connector.
 
-The control has no connector, so what it fails is broken without one. Tokens are compared between the arms
-by the identity check itself, because there the same flip and any flip are different things.
+The control has no connector, so what it fails is broken without one. Tokens are compared between
+the arms by the identity check itself, because there the same flip and any flip are different
+things.
 """
 
 from __future__ import annotations
@@ -35,10 +36,7 @@ def share(ledger: Ledger, findings: list[Finding]) -> list[Finding]:
         if finding.outcome is Outcome.FAIL and _is_control(ledger, finding):
             key = (finding.check, finding.stage, _kind(ledger, finding))
             broken.setdefault(key, set()).update(finding.prompts)
-    result = []
-    for finding in findings:
-        result.append(_shared(ledger, finding, broken))
-    return result
+    return [_shared(ledger, finding, broken) for finding in findings]
 
 
 def _shared(ledger: Ledger, finding: Finding, broken: dict[Key, set[str]]) -> Finding:

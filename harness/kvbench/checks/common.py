@@ -1,11 +1,13 @@
 """What all checks share: how a finding is made, and which windows may be used.
 
-A check collects problems per window; where a stage and arm has none, one pass says what was looked at.
+A check collects problems per window; where a stage and arm has none, one pass says what was looked
+at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.facts import Ledger, Request, Window
@@ -21,6 +23,14 @@ HOT = "hot"
 COLD_KINDS = frozenset({"fresh", "cold_again"})
 MAX_LISTED = 4
 """Prompts spelt out in one reason; the rest is counted, and listed in the notes."""
+
+
+class What(NamedTuple):
+    """Which check speaks, about which claim, by which witness."""
+
+    check: str
+    claim: str
+    witness: str
 
 
 def short(prompt_id: str) -> str:
@@ -40,9 +50,7 @@ def about(
     outcome: Outcome,
     reason: str,
     *,
-    check: str,
-    claim: str,
-    witness: str,
+    what: What,
     requests: Iterable[Request] = (),
     expected: str = "",
     observed: str = "",
@@ -51,10 +59,10 @@ def about(
     """A finding about one window, with the lines of the requests as evidence."""
     chosen = tuple(requests)
     return Finding(
-        check=check,
-        claim=claim,
+        check=what.check,
+        claim=what.claim,
         outcome=outcome,
-        witness=witness,
+        witness=what.witness,
         stage=window.stage,
         arm=window.arm,
         phase=window.label,
@@ -73,19 +81,17 @@ def about_arm(
     outcome: Outcome,
     reason: str,
     *,
-    check: str,
-    claim: str,
-    witness: str,
+    what: What,
     expected: str = "",
     observed: str = "",
     notes: Iterable[str] = (),
 ) -> Finding:
     """A finding about a whole stage under an arm."""
     return Finding(
-        check=check,
-        claim=claim,
+        check=what.check,
+        claim=what.claim,
         outcome=outcome,
-        witness=witness,
+        witness=what.witness,
         stage=stage,
         arm=arm,
         phase="-",
@@ -118,4 +124,6 @@ def dtype_of(ledger: Ledger, window: Window) -> str:
         return "unknown"
     if life.ready is not None and "dtype" in life.ready[1].effective:
         return str(life.ready[1].effective["dtype"]).removeprefix("torch.")
-    return str(life.planned.engine.get("dtype", "unknown")) if life.planned is not None else "unknown"
+    return (
+        str(life.planned.engine.get("dtype", "unknown")) if life.planned is not None else "unknown"
+    )

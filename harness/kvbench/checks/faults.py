@@ -1,12 +1,12 @@
 """Was a planned fault really applied?
 
-A faulty twin that never damaged anything passes like a healthy connector; that pass proves nothing about
-the checks.
+A faulty twin that never damaged anything passes like a healthy connector; that pass proves nothing
+about the checks.
 """
 
 from __future__ import annotations
 
-from kvbench.checks.common import SETUP, about_arm
+from kvbench.checks.common import SETUP, What, about_arm
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.facts import Ledger
 
@@ -36,9 +36,7 @@ def check(ledger: Ledger) -> list[Finding]:
                     arm,
                     outcome,
                     words if count else f"fault not applied: {what}",
-                    check=CHECK,
-                    claim=SETUP,
-                    witness="events",
+                    what=What(CHECK, SETUP, "events"),
                     expected=f"{fault.times} times",
                     observed=f"{count} in the phase, {applied} in all",
                 )

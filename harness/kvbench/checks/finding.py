@@ -10,7 +10,7 @@ import msgspec
 class Outcome(StrEnum):
     """What a finding says; ordered by severity in `verdict`."""
 
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105 - a word, not a secret
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
     INVALID = "invalid"
@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding names witness, place, prompts, expected and observed value, or it is no evidence."""
+    """A finding names witness, place, prompts, expected and observed, or it is no evidence."""
 
     check: str
     """stable id, for example hits_match_oracle"""

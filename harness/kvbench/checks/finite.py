@@ -1,14 +1,15 @@
 """Are the log-probabilities numbers?
 
 A NaN in a KV block comes back as HTTP 400 "Out of range float values" (vLLM): corruption, not a
-client's error. NaN <= x is false, so a comparison that meets one says nothing; it has to be looked for.
+client's error. NaN <= x is false, so a comparison that meets one says nothing; it has to be looked
+for.
 """
 
 from __future__ import annotations
 
 import math
 
-from kvbench.checks.common import COLD_KINDS, HIT_KINDS, HOT, about, listed, short
+from kvbench.checks.common import COLD_KINDS, HIT_KINDS, HOT, What, about, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.facts import Ledger, Request, Window
 
@@ -75,9 +76,7 @@ def check(ledger: Ledger) -> list[Finding]:
                     window,
                     Outcome.FAIL if only_hits else Outcome.INVALID,
                     f"unusable log-probabilities in {window.label}, {where}: {listed(words)}",
-                    check=CHECK,
-                    claim=CLAIM,
-                    witness="logprobs",
+                    what=What(CHECK, CLAIM, "logprobs"),
                     requests=[request for request, _ in bad],
                     expected="finite log-probabilities at every position",
                     observed=f"{len(bad)} of {len(window.scored)} answers damaged",

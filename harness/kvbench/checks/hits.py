@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvbench.checks.common import about, about_arm, listed, short
+from kvbench.checks.common import What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.reset_proof import not_cold
 from kvbench.ledger.facts import Ledger, Request, Window
@@ -78,9 +78,7 @@ def _too_long_finding(window: Window, requests: list[Request]) -> Finding:
         window,
         Outcome.FAIL,
         f"hits longer than possible in {window.label}: {listed(words)}",
-        check="hits_possible",
-        claim=CLAIM,
-        witness="counters",
+        what=What("hits_possible", CLAIM, "counters"),
         requests=requests,
         expected="at most the longest hit that the geometry allows",
         observed=listed(words),
@@ -119,12 +117,14 @@ def _of_window(window: Window, block: int | None) -> list[Finding]:
                 window,
                 Outcome.FAIL,
                 f"hits in {window.label} are not what the oracle expects: {listed(words)}",
-                check=CHECK,
-                claim=CLAIM,
-                witness="counters",
+                what=What(CHECK, CLAIM, "counters"),
                 requests=[mismatch.request for mismatch in wrong],
-                expected="; ".join(f"{short(m.request.prompt_id)} {m.tier} {m.expected}" for m in wrong),
-                observed="; ".join(f"{short(m.request.prompt_id)} {m.tier} {m.observed}" for m in wrong),
+                expected="; ".join(
+                    f"{short(m.request.prompt_id)} {m.tier} {m.expected}" for m in wrong
+                ),
+                observed="; ".join(
+                    f"{short(m.request.prompt_id)} {m.tier} {m.observed}" for m in wrong
+                ),
                 notes=words,
             )
         )
@@ -139,9 +139,7 @@ def _unknown(window: Window, reason: str, requests: list[Request]) -> Finding:
         window,
         Outcome.INCONCLUSIVE,
         reason,
-        check=CHECK,
-        claim=CLAIM,
-        witness="counters",
+        what=What(CHECK, CLAIM, "counters"),
         requests=requests,
     )
 
@@ -157,17 +155,21 @@ def _summary(stage: str, arm: str, windows: list[Window]) -> Finding | None:
         f"({exact} exact, {len(requests) - exact} inside a range)"
     )
     return about_arm(
-        stage, arm, Outcome.PASS, reason, check=CHECK, claim=CLAIM, witness="counters", notes=notes
+        stage, arm, Outcome.PASS, reason, what=What(CHECK, CLAIM, "counters"), notes=notes
     )
 
 
 def check(ledger: Ledger) -> list[Finding]:
-    """Expected and observed hits per prompt, phase and tier; phases that are not cold are left out."""
+    """Expected and observed hits per prompt, phase and tier, in phases that are what they say."""
     denied = not_cold(ledger)
     findings: list[Finding] = []
     for stage, arm in ledger.pairs:
         windows = [w for w in ledger.measured(stage, arm) if w.id not in denied]
-        problems = [finding for window in windows for finding in _of_window(window, ledger.hit_step_tokens(window))]
+        problems = [
+            finding
+            for window in windows
+            for finding in _of_window(window, ledger.hit_step_tokens(window))
+        ]
         findings += problems
         if not any(finding.outcome is Outcome.FAIL for finding in problems):
             summary = _summary(stage, arm, windows)

@@ -1,8 +1,8 @@
 """Are the tokens of every scored answer those of the first fresh run?
 
-A flip is a tie where the reference found the two tokens no farther apart than this run's own noise moves
-the gap of two tokens; that noise is measured on answers that did not flip. Flips that the control arm
-shows as well are noise or a broken baseline, not the connector.
+A flip is a tie where the reference found the two tokens no farther apart than this run's own noise
+moves the gap of two tokens; that noise is measured on answers that did not flip. Flips that the
+control arm shows as well are noise or a broken baseline, not the connector.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scipy import stats
 
 from kvbench.checks.answers import Answer, Divergence, divergence, usable
-from kvbench.checks.common import HIT_KINDS, about, about_arm, listed, short
+from kvbench.checks.common import HIT_KINDS, What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.matching import (
     Runs,
@@ -24,6 +24,7 @@ from kvbench.checks.matching import (
     reference_of,
     runs_of,
 )
+from kvbench.checks.memo import remembered
 from kvbench.ledger.facts import Ledger, Window
 
 CLAIM = "identity"
@@ -64,8 +65,7 @@ def _gap_band(reference: dict[str, Answer], windows: Sequence[Window]) -> float:
         pair(reference[prompt], answer).distance.gap_nats
         for window in windows
         for answer in usable(window)
-        if (prompt := answer.request.prompt_id) in reference
-        and reference[prompt].ids == answer.ids
+        if (prompt := answer.request.prompt_id) in reference and reference[prompt].ids == answer.ids
     ]
     return max(gaps, default=0.0)
 
@@ -73,8 +73,8 @@ def _gap_band(reference: dict[str, Answer], windows: Sequence[Window]) -> float:
 def _quiet_windows(runs: Runs, all_runs: Sequence[Runs], window: Window) -> list[Window]:
     """Windows whose noise turns ties in `window`: fresh and GPU hits of its concurrency or below.
 
-    Under load in a 16-bit type the time of a load shifts the batch shapes, which no GPU hit shows; there
-    the other answers of the window itself are part of the noise (design, trap (a)).
+    Under load in a 16-bit type the time of a load shifts the batch shapes, which no GPU hit shows;
+    there the other answers of the window itself are part of the noise (design, trap (a)).
     """
     chosen = [w for each in all_runs if each.concurrency <= runs.concurrency for w in each.fresh]
     if window.kind != "fresh":
@@ -111,6 +111,7 @@ def _compare(
     return Compared(window, len(answers), equal, tuple(ties), tuple(alike), tuple(flips))
 
 
+@remembered
 def compare_arm(ledger: Ledger, stage: str, arm: str) -> list[Compared]:
     """Every scored window of an arm against its first fresh run."""
     all_runs = runs_of(ledger, stage, arm)
@@ -161,9 +162,7 @@ def _flip_finding(
         outcome,
         f"{what}: {len(flips)} of {compared.answers} answers in {compared.window.label} differ "
         f"from the first fresh run: {listed([flip.words for flip in flips])}",
-        check=CHECK,
-        claim=CLAIM,
-        witness="tokens",
+        what=What(CHECK, CLAIM, "tokens"),
         requests=[flip.answer.request for flip in flips],
         expected=listed([f"token {flip.at.reference_token}" for flip in flips]),
         observed=listed([f"token {flip.at.token}" for flip in flips]),
@@ -196,7 +195,9 @@ def _judge(
     what = "foreign content" if notes else "tokens differ"
     if same_load:
         off, off_answers = sum(len(c.flips) for c in same_load), sum(c.answers for c in same_load)
-        counts = f"flips with the connector {len(rest)}/{compared.answers}, control {off}/{off_answers}"
+        counts = (
+            f"flips with the connector {len(rest)}/{compared.answers}, control {off}/{off_answers}"
+        )
         table = [[len(rest), compared.answers - len(rest)], [off, off_answers - off]]
         p_value = float(stats.fisher_exact(table, alternative="greater")[1]) if off else 0.0
         if p_value >= _error_rate(ledger):
@@ -214,9 +215,7 @@ def _judge(
 
 
 def _noisy(window: Window, outcome: Outcome, reason: str, notes: Sequence[str]) -> Finding:
-    return about(
-        window, outcome, reason, check=CHECK, claim=CLAIM, witness="tokens", notes=notes
-    )
+    return about(window, outcome, reason, what=What(CHECK, CLAIM, "tokens"), notes=notes)
 
 
 def _error_rate(ledger: Ledger) -> float:
@@ -232,7 +231,7 @@ def _summary(stage: str, arm: str, compared: Sequence[Compared]) -> Finding:
     if equal < answers:
         reason += f"; {answers - equal - flips} ties, {flips} other flips"
     return about_arm(
-        stage, arm, Outcome.PASS, reason, check=CHECK, claim=CLAIM, witness="tokens", notes=notes
+        stage, arm, Outcome.PASS, reason, what=What(CHECK, CLAIM, "tokens"), notes=notes
     )
 
 
@@ -257,7 +256,9 @@ def _cold_between_arms(ledger: Ledger, stage: str, arm: str) -> list[Finding]:
     if flips:
         compared = Compared(window, len(pairs), len(equal), tuple(ties), (), tuple(flips))
         first = all(flip.at.position == 0 for flip in flips)
-        what = "cold output differs from the control arm's" + (" at the first token" if first else "")
+        what = "cold output differs from the control arm's" + (
+            " at the first token" if first else ""
+        )
         finding = _flip_finding(compared, flips, Outcome.FAIL, what, ties)
         return [_renamed(finding, f"{what}: {listed([flip.words for flip in flips])}")]
     reason = f"{len(equal)} of {len(pairs)} cold answers equal the control arm's"
@@ -281,9 +282,7 @@ def check(ledger: Ledger) -> list[Finding]:
                     arm,
                     Outcome.INCONCLUSIVE,
                     reason,
-                    check=CHECK,
-                    claim=CLAIM,
-                    witness="tokens",
+                    what=What(CHECK, CLAIM, "tokens"),
                 )
             )
             continue

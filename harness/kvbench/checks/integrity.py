@@ -1,11 +1,12 @@
 """Is this record what a run wrote, whole, and to its end?
 
-An edited record proves nothing in either direction, so a broken seal is the only finding of a judgement.
+An edited record proves nothing in either direction, so a broken seal is the only finding of a
+judgement.
 """
 
 from __future__ import annotations
 
-from kvbench.checks.common import SETUP, about
+from kvbench.checks.common import SETUP, What, about
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.facts import JOURNAL, Ledger
 
@@ -48,7 +49,9 @@ def _ending(ledger: Ledger) -> list[Finding]:
     if ledger.ended.outcome == "error":
         reason = f"the run ended with an error: {ledger.ended.reason or 'no reason recorded'}"
         return [_run_finding("run_complete", Outcome.ERROR, reason, (JOURNAL,))]
-    return [_run_finding("run_complete", Outcome.PASS, "the record is whole and sealed", (JOURNAL,))]
+    return [
+        _run_finding("run_complete", Outcome.PASS, "the record is whole and sealed", (JOURNAL,))
+    ]
 
 
 def _aborted_windows(ledger: Ledger) -> list[Finding]:
@@ -57,9 +60,7 @@ def _aborted_windows(ledger: Ledger) -> list[Finding]:
             window,
             Outcome.ABORTED,
             f"{window.label} was not finished: {window.reason or 'the run ended in it'}",
-            check="phase_complete",
-            claim=SETUP,
-            witness="record",
+            what=What("phase_complete", SETUP, "record"),
         )
         for window in ledger.windows
         if not window.is_complete

@@ -6,7 +6,7 @@ still answers /health is a fault of what is tested (fail).
 
 from __future__ import annotations
 
-from kvbench.checks.common import SETUP, about, about_arm, listed, short
+from kvbench.checks.common import SETUP, What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.events import LifeFailed
 from kvbench.ledger.facts import JOURNAL, Ledger, Life, Request, Window
@@ -113,9 +113,7 @@ def _answer_finding(window: Window, reason: str, requests: list[Request]) -> Fin
         window,
         Outcome.FAIL,
         reason,
-        check="requests_answered",
-        claim=CLAIM,
-        witness="liveness",
+        what=What("requests_answered", CLAIM, "liveness"),
         requests=requests,
         expected="every request answered in full",
         observed=f"{len(requests)} not",
@@ -143,9 +141,7 @@ def check(ledger: Ledger) -> list[Finding]:
                     arm,
                     Outcome.PASS,
                     reason,
-                    check="requests_answered",
-                    claim=CLAIM,
-                    witness="liveness",
+                    what=What("requests_answered", CLAIM, "liveness"),
                 )
             )
     return findings

@@ -1,12 +1,14 @@
 """Are the log-probabilities of a CPU hit those of a GPU hit?
 
-Matched comparison: both skip the same prefix and compute the same rest, so they must agree as two GPU
-hits do. Where two GPU hits agree to the bit, so must a CPU hit; where they do not, "every delta below the
-largest seen" cries wolf half of the time, and two tests over prompts decide (see `statistics`).
+Matched comparison: both skip the same prefix and compute the same rest, so they must agree as two
+GPU hits do. Where two GPU hits agree to the bit, so must a CPU hit; where they do not, "every delta
+below the largest seen" cries wolf half of the time, and two tests over prompts decide (see
+`statistics`).
 
-Above concurrency 1 in a 16-bit type nothing is failed on a difference: the time that a load takes shifts
-the batch shapes, and a clean CPU hit differed from a GPU hit by 0.11 nats while GPU hits agreed exactly
-(measured). There flips outside of ties decide, which is the identity check; the maxima are notes.
+Above concurrency 1 in a 16-bit type nothing is failed on a difference: the time that a load takes
+shifts the batch shapes, and a clean CPU hit differed from a GPU hit by 0.11 nats while GPU hits
+agreed exactly (measured). There flips outside of ties decide, which is the identity check; the
+maxima are notes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvbench.checks.common import about, about_arm, listed, short, tested_pairs
+from kvbench.checks.common import What, about, about_arm, listed, short, tested_pairs
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.identity import Compared, compare_arm
 from kvbench.checks.matching import (
@@ -56,9 +58,7 @@ def _finding(question: Question, outcome: Outcome, reason: str, on: Sequence[Pai
         question.window,
         outcome,
         reason,
-        check=question.check,
-        claim=CLAIM,
-        witness="logprobs",
+        what=What(question.check, CLAIM, "logprobs"),
         requests=[pair.other.request for pair in on],
         expected="n/a" if band is None else f"{question.band_words}: max {band!r} nats",
         observed="n/a" if largest is None else f"max {largest!r} nats",
@@ -91,7 +91,7 @@ def _by_tests(question: Question, error_rate: float) -> Finding:
         reason = f"{question.words} is outside the band in {where}: {maxima}, p {shift.p_value:.3g}"
         return _finding(question, Outcome.FAIL, reason, pairs)
     if far is not None and far.p_value < error_rate:
-        pair = pairs[far.index]
+        pair = pairs[far.pair]
         reason = (
             f"{question.words} is outside the band in {where} for {short(pair.prompt_id)} "
             f"({pair.distance.words}): {maxima}, p {far.p_value:.3g}"
@@ -108,26 +108,29 @@ def _by_tests(question: Question, error_rate: float) -> Finding:
     return _finding(question, Outcome.PASS, reason)
 
 
+def _by_flips(question: Question, runs: Runs, largest: float, flips: int) -> Finding:
+    """Under load in a 16-bit type a difference is no evidence; flips outside of ties are."""
+    differs = f"{question.words} differs by up to {largest:.6g} nats in {question.window.label}"
+    load = f"at concurrency {runs.concurrency} in {runs.dtype} batch shapes shift"
+    if flips:
+        reason = f"{differs}; {load}, so that is no evidence, and {flips} answers flipped"
+        return _finding(question, Outcome.INCONCLUSIVE, reason, question.pairs)
+    reason = f"{differs}, not judged: {load}; no answer flipped outside of a tie"
+    return _finding(question, Outcome.PASS, reason)
+
+
 def _decide(question: Question, runs: Runs, error_rate: float, flips: int) -> Finding:
     label, largest = question.window.label, worst(question.pairs)
     if largest is None:
         reason = f"nothing to compare in {label}: no {question.words} of equal cached length"
         return _finding(question, Outcome.INCONCLUSIVE, reason)
     if largest == 0:
-        reason = f"{question.words}: {len(question.pairs)} of {len(question.pairs)} bit-equal in {label}"
-        return _finding(question, Outcome.PASS, reason)
-    if not runs.is_bit_stable_under_load:
-        if flips:
-            reason = (
-                f"{question.words} differs by up to {largest:.6g} nats in {label}; at concurrency "
-                f"{runs.concurrency} in {runs.dtype} that is no evidence, and {flips} answers flipped"
-            )
-            return _finding(question, Outcome.INCONCLUSIVE, reason, question.pairs)
         reason = (
-            f"{question.words} differs by up to {largest:.6g} nats in {label}, not judged: under load "
-            f"in {runs.dtype} batch shapes shift; no answer flipped outside of a tie"
+            f"{question.words}: {len(question.pairs)} of {len(question.pairs)} bit-equal in {label}"
         )
         return _finding(question, Outcome.PASS, reason)
+    if not runs.is_bit_stable_under_load:
+        return _by_flips(question, runs, largest, flips)
     if not question.band:
         reason = f"no band for {label}: {question.band_words} were not measured"
         return _finding(question, Outcome.INCONCLUSIVE, reason, question.pairs)
@@ -188,9 +191,7 @@ def _of_window(runs: Runs, window: Window, error_rate: float, flips: int) -> lis
     if unmatched and findings[0].outcome is Outcome.PASS:
         reason = f"not every CPU hit of {window.label} has a GPU hit of equal length: "
         question = _matched(runs, window)
-        findings.append(
-            _finding(question, Outcome.INCONCLUSIVE, reason + listed(unmatched))
-        )
+        findings.append(_finding(question, Outcome.INCONCLUSIVE, reason + listed(unmatched)))
     if len(runs.fresh) < MIN_FRESH_RUNS:
         reason = (
             f"{len(runs.fresh)} fresh runs make no band for {window.label}: "
@@ -212,9 +213,7 @@ def _summed(stage: str, arm: str, check: str, passes: Sequence[Finding]) -> Find
         arm,
         Outcome.PASS,
         f"{len(passes)} of {len(passes)} phases: {listed([finding.reason for finding in passes])}",
-        check=check,
-        claim=CLAIM,
-        witness="logprobs",
+        what=What(check, CLAIM, "logprobs"),
         expected=passes[0].expected,
         observed=passes[0].observed,
     )
@@ -241,9 +240,7 @@ def check(ledger: Ledger) -> list[Finding]:
                     arm,
                     Outcome.INCONCLUSIVE,
                     reason,
-                    check=MATCHED,
-                    claim=CLAIM,
-                    witness="logprobs",
+                    what=What(MATCHED, CLAIM, "logprobs"),
                 )
             )
         for name in (MATCHED, AGAINST_FRESH):

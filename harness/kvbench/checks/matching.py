@@ -1,7 +1,9 @@
-"""Which answer is compared with which: the matched pairs that the bands and the verdicts are made of.
+"""Which answer is compared with which: the matched pairs that the bands and the verdicts are made
+of.
 
-A CPU hit and a GPU hit of equal length skip the same prefix and compute the same rest, so they are a
-pair; against a fresh run the rest has another shape, and only a GPU hit of that length says what that does.
+A CPU hit and a GPU hit of equal length skip the same prefix and compute the same rest, so they are
+a pair; against a fresh run the rest has another shape, and only a GPU hit of that length says what
+that does.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 
 from kvbench.checks.answers import Answer, Distance, by_prompt, distance, usable
 from kvbench.checks.common import COLD_KINDS, FRESH, HIT_KINDS, HOT, dtype_of
+from kvbench.checks.memo import remembered
 from kvbench.checks.reset_proof import not_cold
 from kvbench.ledger.facts import Ledger, Window
 
@@ -25,7 +28,7 @@ class Pair:
     distance: Distance
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Runs:
     """The windows of one stage, arm and concurrency that are compared, in order."""
 
@@ -44,8 +47,9 @@ class Runs:
         return self.concurrency == 1 or self.dtype == "float32"
 
 
+@remembered
 def runs_of(ledger: Ledger, stage: str, arm: str) -> list[Runs]:
-    """Comparable windows, one entry per concurrency, ascending; phases that are not cold are left out."""
+    """Comparable windows by concurrency, ascending; cold phases that are not cold are left out."""
     denied = not_cold(ledger)
     windows = [
         window
@@ -82,6 +86,7 @@ def reference_of(runs: Sequence[Runs]) -> dict[str, Answer]:
     return {}
 
 
+@remembered
 def fresh_pairs(runs: Runs) -> list[Pair]:
     """The first fresh run against each later one."""
     if not runs.fresh:
@@ -95,6 +100,7 @@ def fresh_pairs(runs: Runs) -> list[Pair]:
     ]
 
 
+@remembered
 def gpu_hits(runs: Runs) -> dict[tuple[str, int], list[Answer]]:
     """GPU hits by prompt and cached length."""
     result: dict[tuple[str, int], list[Answer]] = {}
@@ -106,6 +112,7 @@ def gpu_hits(runs: Runs) -> dict[tuple[str, int], list[Answer]]:
     return result
 
 
+@remembered
 def gpu_pairs(runs: Runs) -> list[Pair]:
     """The first GPU hit of each prompt and length against the second one: the band of a GPU hit."""
     return [
@@ -115,7 +122,7 @@ def gpu_pairs(runs: Runs) -> list[Pair]:
 
 
 def is_cpu_hit(answer: Answer) -> bool:
-    """True where the external tier gave a part; at a concurrency above 1 any hit of such a phase."""
+    """True where the external tier gave a part; above concurrency 1, where any tier did."""
     request = answer.request
     if request.external is not None:
         return request.external > 0
@@ -127,6 +134,7 @@ def cpu_hits(window: Window) -> list[Answer]:
     return [answer for answer in usable(window) if is_cpu_hit(answer)]
 
 
+@remembered
 def matched_pairs(runs: Runs, window: Window) -> list[Pair]:
     """Each CPU hit of `window` against the GPU hit of the same prompt and equal cached length."""
     hits = gpu_hits(runs)

@@ -1,12 +1,12 @@
 """Did the external tier answer at all in the phases that exist for it?
 
-Nothing passes in a vacuum: without an external hit, equal tokens prove that the engine computes the same
-twice. Whether zero is a fail depends on what the oracle expects, and on what the stores say.
+Nothing passes in a vacuum: without an external hit, equal tokens prove that the engine computes the
+same twice. Whether zero is a fail depends on what the oracle expects, and on what the stores say.
 """
 
 from __future__ import annotations
 
-from kvbench.checks.common import HIT_KINDS, about, about_arm, tested_pairs
+from kvbench.checks.common import HIT_KINDS, What, about, about_arm, tested_pairs
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.reset_proof import not_cold
 from kvbench.ledger.facts import Ledger, Window
@@ -70,9 +70,7 @@ def _no_hit(ledger: Ledger, window: Window) -> Finding:
         window,
         outcome,
         reason,
-        check=CHECK,
-        claim=CLAIM,
-        witness="counters",
+        what=What(CHECK, CLAIM, "counters"),
         requests=window.scored,
         expected=words,
         observed="0 external hit tokens",
@@ -96,9 +94,7 @@ def _engines(window: Window) -> Finding | None:
         window,
         Outcome.INCONCLUSIVE,
         f"engine {names} served no external hit in {window.label}, others did",
-        check="engines_alike",
-        claim=CLAIM,
-        witness="counters",
+        what=What("engines_alike", CLAIM, "counters"),
         expected="external hits on every engine that was asked",
         observed=f"0 on engine {names}",
     )
@@ -119,9 +115,7 @@ def _of_arm(ledger: Ledger, stage: str, arm: str, windows: list[Window]) -> list
     if moved and not findings:
         reason = f"{moved} external hit tokens in {len(windows)} phases"
         findings.append(
-            about_arm(
-                stage, arm, Outcome.PASS, reason, check=CHECK, claim=CLAIM, witness="counters"
-            )
+            about_arm(stage, arm, Outcome.PASS, reason, what=What(CHECK, CLAIM, "counters"))
         )
     if not moved:
         findings += [_vacuum(stage, arm, claim) for claim in COMPARED_CLAIMS]
@@ -133,10 +127,8 @@ def _vacuum(stage: str, arm: str, claim: str) -> Finding:
         stage,
         arm,
         Outcome.INCONCLUSIVE,
-        "vacuous: no external hit in any phase that was compared, so nothing came back from the tier",
-        check="not_vacuous",
-        claim=claim,
-        witness="counters",
+        "vacuous: no external hit in any phase that was compared, so nothing was loaded",
+        what=What("not_vacuous", claim, "counters"),
         expected="external hits > 0 in replay or reload",
         observed="0",
     )

@@ -1,18 +1,20 @@
 """Is a cold phase cold? A reset counts when its sentinel hit just before it and missed just after.
 
 `/reset_prefix_cache` says success for tiers that it does not clear (vLLM #57727) and for misspelt
-parameters; so an answer is never believed, and a reset that nothing could have disproved is no proof.
+parameters; so an answer is never believed, and a reset that nothing could have disproved is no
+proof.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from kvbench.checks.common import SETUP, about, about_arm
+from kvbench.checks.common import SETUP, What, about, about_arm
 from kvbench.checks.finding import Finding, Outcome
+from kvbench.checks.memo import remembered
 from kvbench.ledger.facts import Ledger, Request, Reset, Window
 
 CHECK = "reset_proved"
+UNFINISHED = (Outcome.ABORTED, Outcome.ERROR)
+"""What an unfinished proof can be: it was refused, has no endpoint, or the engine died in it."""
 
 
 def _problem(window: Window, phase: str, outcome: Outcome, reason: str, *on: Request) -> Finding:
@@ -20,9 +22,7 @@ def _problem(window: Window, phase: str, outcome: Outcome, reason: str, *on: Req
         window,
         outcome,
         f"{phase}: {reason}",
-        check=CHECK,
-        claim=SETUP,
-        witness="counters",
+        what=What(CHECK, SETUP, "counters"),
         requests=on,
         expected="sentinel hits before the reset, and not after it",
         observed="; ".join(_hits(request) for request in on),
@@ -132,6 +132,9 @@ def proofs(ledger: Ledger) -> list[tuple[Window, Window | None, Finding | None]]
         target = _target(ledger, index)
         phase = target.label if target is not None else proof.label
         problem = judge_window(proof, phase)
+        if not proof.is_complete and problem is not None and problem.outcome not in UNFINISHED:
+            reason = "the proof of its reset was not finished"
+            problem = _problem(proof, phase, Outcome.ABORTED, reason)
         if problem is None and target is not None and _planned_scope_missing(proof, target):
             reason = "not cold: the external tier was to be cleared, and was not"
             problem = _problem(proof, phase, Outcome.INVALID, reason)
@@ -139,8 +142,9 @@ def proofs(ledger: Ledger) -> list[tuple[Window, Window | None, Finding | None]]
     return result
 
 
+@remembered
 def not_cold(ledger: Ledger) -> frozenset[str]:
-    """Windows whose caches held what a failed reset left behind, up to the next proved full reset."""
+    """Windows that a failed reset left its blocks to, up to the next proved full reset."""
     denied: set[str] = set()
     verdicts = {proof.id: problem for proof, _, problem in proofs(ledger)}
     is_denied: dict[str, bool] = {}
@@ -163,9 +167,8 @@ def _without_proof(ledger: Ledger) -> list[Finding]:
     for window in ledger.windows:
         in_life.setdefault(window.life, []).append(window)
     for windows in in_life.values():
-        pairs = list(pairwise([None, *windows]))
-        for earlier, window in pairs:
-            if window is None or window.is_proof or window.planned is None:
+        for earlier, window in zip([None, *windows[:-1]], windows, strict=True):
+            if window.is_proof or window.planned is None:
                 continue
             if window.planned.reset != "none" and (earlier is None or not earlier.is_proof):
                 reason = "not cold: no proof of a reset comes before it"
@@ -184,8 +187,6 @@ def check(ledger: Ledger) -> list[Finding]:
         if proved and len(proved) == len(mine):
             reason = f"{len(proved)} of {len(mine)} resets proved by their sentinels"
             findings.append(
-                about_arm(
-                    stage, arm, Outcome.PASS, reason, check=CHECK, claim=SETUP, witness="counters"
-                )
+                about_arm(stage, arm, Outcome.PASS, reason, what=What(CHECK, SETUP, "counters"))
             )
     return findings

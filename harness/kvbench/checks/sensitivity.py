@@ -1,8 +1,8 @@
 """Could a wrong answer be seen at all?
 
 Dummy weights give every prompt the same answer and log(1/vocabulary) everywhere: identity and
-log-probabilities then prove nothing, whatever was loaded. Different prompts must differ by far more than
-the noise, or those findings become inconclusive.
+log-probabilities then prove nothing, whatever was loaded. Different prompts must differ by far more
+than the noise, or those findings become inconclusive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from kvbench.checks.answers import Answer, by_prompt, usable
-from kvbench.checks.common import about_arm
+from kvbench.checks.common import What, about_arm
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.matching import Runs, fresh_pairs, gpu_pairs, pair, reference_of, runs_of, worst
 from kvbench.ledger.facts import Ledger
@@ -22,11 +22,12 @@ CHECK = "answers_sensitive"
 CLAIMS = ("identity", "logprobs")
 
 FAR_MORE = 10.0
-"""Prompts must differ by this many times the noise; damaged blocks give a fraction of that difference."""
+"""Prompts must differ by this many times the noise; a damaged block moves less than that."""
 
 SMALLEST_SPREAD_NATS = 0.01
-"""Below this, prompts have no answers of their own: dummy weights differ by 0 and tiny random checkpoints
-by more than 1 nat, while the smallest damage of a whole block measured on those was 0.03."""
+"""Below this, prompts have no answers of their own: dummy weights differ by 0 and tiny random
+checkpoints by more than 1 nat, while the smallest damage of a whole block measured on those was
+0.03."""
 
 
 def _spread(answers: dict[str, Answer]) -> tuple[float, bool] | None:
@@ -63,11 +64,14 @@ def _why_blind(ledger: Ledger, stage: str, arm: str) -> tuple[str, str] | None:
     spread, has_different_tokens = found
     needed = max(FAR_MORE * _noise(runs_of(ledger, stage, arm)), SMALLEST_SPREAD_NATS)
     if not has_different_tokens:
-        return "all prompts have the same answer: dummy weights prove hits and liveness only", "equal"
+        return (
+            "all prompts have the same answer: dummy weights prove hits and liveness only",
+            "equal",
+        )
     if spread <= needed:
         reason = (
-            f"answers of different prompts differ by {spread:.3g} nats, not by more than {needed:.3g}: "
-            "this model proves hits and liveness only"
+            f"answers of different prompts differ by {spread:.3g} nats, not by more than "
+            f"{needed:.3g}: this model proves hits and liveness only"
         )
         return reason, f"{spread:.3g} nats"
     return None
@@ -81,16 +85,17 @@ def check(ledger: Ledger) -> list[Finding]:
             continue
         why = _why_blind(ledger, stage, arm)
         outcome = Outcome.PASS if why is None else Outcome.INCONCLUSIVE
-        reason, observed = why or ("answers of different prompts differ by far more than the noise", "")
+        reason, observed = why or (
+            "answers of different prompts differ by far more than the noise",
+            "",
+        )
         findings += [
             about_arm(
                 stage,
                 arm,
                 outcome,
                 reason,
-                check=CHECK,
-                claim=claim,
-                witness="logprobs",
+                what=What(CHECK, claim, "logprobs"),
                 expected=f"more than {FAR_MORE:g} times the noise",
                 observed=observed,
             )

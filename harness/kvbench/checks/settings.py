@@ -13,7 +13,14 @@ from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.facts import JOURNAL, Ledger, Life
 
 GEOMETRY_KEYS = frozenset(
-    {"geometry", "group_block_tokens", "block_tokens", "hash_block_tokens", "hit_alignment_tokens", "block_bytes"}
+    {
+        "geometry",
+        "group_block_tokens",
+        "block_tokens",
+        "hash_block_tokens",
+        "hit_alignment_tokens",
+        "block_bytes",
+    }
 )
 """Keys that make up the KV geometry which a model fragment declares."""
 

@@ -1,15 +1,15 @@
 """Two tests for "does a CPU hit add anything to the noise", over prompts, at a declared error rate.
 
-`signed_rank`: Wilcoxon's signed-rank test, paired and one-sided. The prompts are the independent units
-(positions of one answer are not: they share a past, and every value of a position shares a softmax).
-Under the null hypothesis a CPU hit is as good a GPU hit as the second GPU hit is, so within a prompt the
-two distances to the first GPU hit can be exchanged and each difference may carry either sign. The exact
-distribution is counted, ties included, so no normal approximation is needed for a handful of prompts.
-It sees a small shift of all prompts.
+`signed_rank`: Wilcoxon's signed-rank test, paired and one-sided. The prompts are the independent
+units (positions of one answer are not: they share a past, and every value of a position shares a
+softmax). Under the null hypothesis a CPU hit is as good a GPU hit as the second GPU hit is, so
+within a prompt the two distances to the first GPU hit can be exchanged and each difference may
+carry either sign. The exact distribution is counted, ties included, so no normal approximation is
+needed for a handful of prompts. It sees a small shift of all prompts.
 
-`outlier`: a rank test is blind to one damaged prompt of many. The log of (CPU-hit distance / GPU-hit
-distance) is about 0 for each prompt by the same exchange; its spread over the other prompts predicts
-where one more should lie (Student's t, one-sided, Bonferroni over prompts).
+`outlier`: a rank test is blind to one damaged prompt of many. The log of (CPU-hit distance /
+GPU-hit distance) is about 0 for each prompt by the same exchange; its spread over the other prompts
+predicts where one more should lie (Student's t, one-sided, Bonferroni over prompts).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from scipy import stats
 MIN_LOG_SPREAD = math.log(2) / 2
 """Smallest spread that `outlier` believes in.
 
-Maxima come in steps of the dtype's last bit (2^-5 nats for bfloat16 logits near 4-8), so a factor of 2
-is one step and no outlier: it is to lie within two standard deviations.
+Maxima come in steps of the dtype's last bit (2^-5 nats for bfloat16 logits near 4-8), so a factor
+of 2 is one step and no outlier: it is to lie within two standard deviations.
 """
 
 
@@ -69,7 +69,8 @@ def signed_rank(larger: Sequence[float], smaller: Sequence[float]) -> SignedRank
 class Outlier(NamedTuple):
     """The prompt that lies farthest out, and how unlikely that is."""
 
-    index: int
+    pair: int
+    """index of the pair"""
     p_value: float
 
 
@@ -78,9 +79,7 @@ def outlier(larger: Sequence[float], smaller: Sequence[float]) -> Outlier | None
     floor = min((value for value in (*larger, *smaller) if value > 0), default=0.0)
     if floor == 0.0 or len(larger) < 3:
         return None
-    ratios = [
-        math.log(max(a, floor) / max(b, floor)) for a, b in zip(larger, smaller, strict=True)
-    ]
+    ratios = [math.log(max(a, floor) / max(b, floor)) for a, b in zip(larger, smaller, strict=True)]
     index = max(range(len(ratios)), key=ratios.__getitem__)
     others = [ratio for i, ratio in enumerate(ratios) if i != index]
     spread = max(math.sqrt(sum(r * r for r in others) / len(others)), MIN_LOG_SPREAD)

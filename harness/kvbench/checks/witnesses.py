@@ -1,7 +1,8 @@
 """Do the witnesses of a hit agree, and are tokens conserved?
 
-Counters, `usage` and the sum over sources describe the same tokens; where they disagree, a rate made of
-them is worth nothing (invalid), which is not the same as a wrong cache. Missing is never zero.
+Counters, `usage` and the sum over sources describe the same tokens; where they disagree, a rate
+made of them is worth nothing (invalid), which is not the same as a wrong cache. Missing is never
+zero.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kvbench.checks.common import about, about_arm, listed, short
+from kvbench.checks.common import What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.counters import Deltas
 from kvbench.ledger.facts import Ledger, Request, Window
@@ -45,8 +46,9 @@ class Rule(NamedTuple):
 def recomputed(requests: tuple[Request, ...]) -> int:
     """Requests of which at most one token was left to compute.
 
-    vLLM counts their last token as cached and as computed (PromptTokenStats.recomputed_tokens, which
-    it takes to be 1 whenever cached + 1 == prompt), so a sum over sources may exceed by one each.
+    vLLM counts their last token as cached and as computed (PromptTokenStats.recomputed_tokens,
+    which it takes to be 1 whenever cached + 1 == prompt), so a sum over sources may exceed by one
+    each.
     """
     return sum(
         1
@@ -194,9 +196,7 @@ def _restarted(window: Window) -> Finding | None:
         window,
         Outcome.ABORTED,
         f"counters of engine {names} started anew in or before {window.label}: it was restarted",
-        check="counters_continuous",
-        claim="setup",
-        witness="counters",
+        what=What("counters_continuous", "setup", "counters"),
         expected="counters that only grow",
         observed=f"restart of engine {names}",
     )
@@ -229,9 +229,7 @@ def _as_finding(window: Window, problems: list[Problem]) -> Finding:
         window,
         Outcome.INVALID,
         f"the witnesses disagree in {window.label}: {listed([p.words for p in problems])}",
-        check=CHECK,
-        claim=CLAIM,
-        witness="counters, usage",
+        what=What(CHECK, CLAIM, "counters, usage"),
         requests=[request for problem in problems for request in problem.requests],
         expected=listed([problem.expected for problem in problems]),
         observed=listed([problem.observed for problem in problems]),
@@ -264,9 +262,7 @@ def check(ledger: Ledger) -> list[Finding]:
                     arm,
                     Outcome.PASS,
                     reason,
-                    check=CHECK,
-                    claim=CLAIM,
-                    witness="counters, usage",
+                    what=What(CHECK, CLAIM, "counters, usage"),
                     notes=notes,
                 )
             )

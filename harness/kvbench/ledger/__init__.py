@@ -1,4 +1,4 @@
-"""The ledger: a record turned into facts per life, window, engine and prompt; pure functions of files."""
+"""The ledger: a record turned into facts per life, window, engine and prompt."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _tokens(deltas: Deltas | None, name: str) -> int | None:
 
 
 def _external(deltas: Deltas | None, *, has_connector: bool) -> int | None:
-    """External hit tokens; without a connector there is no external tier, so a missing family is 0."""
+    """External hit tokens; 0 without a connector, because then there is no external tier."""
     found = _tokens(deltas, "external_hits")
     return 0 if found is None and deltas is not None and not has_connector else found
 
@@ -225,7 +225,9 @@ def _window(opened: _OpenWindow, expected: dict[int, Expected]) -> Window:
         waits=tuple(opened.waits),
         switched=tuple(opened.switched),
         applied=tuple(opened.applied),
-        deltas=difference(opened.first, opened.last) if both and opened.first and opened.last else None,
+        deltas=difference(opened.first, opened.last)
+        if both and opened.first and opened.last
+        else None,
         gap=opened.gap,
         missing=opened.last.missing if opened.last is not None else (),
         outcome=outcome,

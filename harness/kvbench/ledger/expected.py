@@ -127,9 +127,9 @@ def expected_hits(
     )
     result: dict[int, Expected] = {}
     is_lost = False
-    for step, group, answers in zip(steps, lines, predicted, strict=True):
-        if isinstance(step, ResetStep):
-            is_lost = is_lost and not _clears_all(step, connector.kind != "none")
+    for done, group, answers in zip(steps, lines, predicted, strict=True):
+        if isinstance(done, ResetStep):
+            is_lost = is_lost and not _clears_all(done, connector.kind != "none")
             continue
         if answers is not None and not is_lost:
             result.update(zip((sent[0] for sent in group), answers, strict=True))

@@ -39,7 +39,7 @@ class Seal:
     """that differ from the seal, were added or are gone"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Request:
     """One answered request, what the counters say about it, and what was to be expected."""
 
@@ -77,7 +77,7 @@ class Reset:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Window:
     """What happened between two snapshots."""
 
@@ -159,7 +159,7 @@ class Life:
         return "+".join(self.stages) or "-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Ledger:
     """All facts of one record."""
 
@@ -177,7 +177,9 @@ class Ledger:
     @property
     def is_interrupted(self) -> bool:
         """True where the run did not reach its end."""
-        return self.ended is None or self.seal.state == "none" or self.ended.outcome == "interrupted"
+        return (
+            self.ended is None or self.seal.state == "none" or self.ended.outcome == "interrupted"
+        )
 
     def role(self, arm: str) -> str:
         """`control` or `tested`; an arm that the scenario does not have counts as tested."""

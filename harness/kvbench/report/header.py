@@ -102,6 +102,26 @@ def has_host_copies(ledger: Ledger) -> bool:
     return any(getattr(arm.connector, "copies", "") == "host_memory" for arm in arms.values())
 
 
+def _hit_words(ledger: Ledger, engine: VllmEngine) -> str:
+    geometry = ledger.scenario.model.geometry if ledger.scenario is not None else None
+    geometry = geometry_under(geometry, engine)
+    if geometry is None:
+        return "alignment n/a"
+    return (
+        f"hash block {geometry.hash_block_tokens}, aligned to {geometry.hit_alignment_tokens}; "
+        f"match unit {_known(engine.prefix_match_unit_tokens)}, "
+        f"retention {_known(engine.retention_interval)}"
+    )
+
+
+def _topology(engine: VllmEngine) -> str:
+    expert = "on" if engine.expert_parallel else "off"
+    return (
+        f"TP {engine.tensor_parallel}, PP {engine.pipeline_parallel}, DP {engine.data_parallel}, "
+        f"DCP {engine.decode_context_parallel}, EP {expert}"
+    )
+
+
 def life_facts(ledger: Ledger, life: Life) -> list[Fact]:
     """Facts of one server."""
     facts = [("vLLM", _known(life.started.vllm_version)), ("start", life.started.start_mode)]
@@ -110,48 +130,27 @@ def life_facts(ledger: Ledger, life: Life) -> list[Fact]:
     engine = VllmEngine.model_validate(life.planned.engine)
     connector = _CONNECTOR.validate_python(life.planned.connector)
     effective = life.ready[1].effective if life.ready is not None else {}
-    geometry = ledger.scenario.model.geometry if ledger.scenario is not None else None
-    geometry = geometry_under(geometry, engine)
-
     running = str(effective["connector"] or "none") if "connector" in effective else MISSING
 
     def read(key: str) -> str:
         return _known(effective.get(key, getattr(engine, key, None)))
 
-    facts += [
-        (
-            "connector",
-            f"{connector_words(connector)}; effective: {running}",
-        ),
+    chosen = "override" if engine.gpu_blocks else "auto"
+    pool = f"{read('gpu_blocks')} blocks ({chosen}), block {read('block_tokens')} tokens"
+    graph = "eager" if engine.enforce_eager else "graph"
+    limits = (
+        f"max model length {read('max_model_len_tokens')}, chunk {read('chunk_tokens')}, "
+        f"sequences {read('max_num_seqs')}, seed {engine.seed}, "
+        f"PYTHONHASHSEED {_known(engine.env.get('PYTHONHASHSEED'))}"
+    )
+    return [
+        *facts,
+        ("connector", f"{connector_words(connector)}; effective: {running}"),
         ("host pool", capacity(connector, engine, ledger)),
-        (
-            "topology",
-            f"TP {engine.tensor_parallel}, PP {engine.pipeline_parallel}, DP {engine.data_parallel}, "
-            f"DCP {engine.decode_context_parallel}, EP {'on' if engine.expert_parallel else 'off'}",
-        ),
+        ("topology", _topology(engine)),
         ("dtype", f"{read('dtype')}, KV {read('kv_cache_dtype')}"),
-        (
-            "attention",
-            f"{_known(engine.attention_backend)}, {'eager' if engine.enforce_eager else 'graph'}",
-        ),
-        (
-            "GPU pool",
-            f"{read('gpu_blocks')} blocks ({'override' if engine.gpu_blocks else 'auto'}), "
-            f"block {read('block_tokens')} tokens",
-        ),
-        (
-            "hits",
-            "alignment n/a"
-            if geometry is None
-            else f"hash block {geometry.hash_block_tokens}, aligned to {geometry.hit_alignment_tokens}; "
-            f"match unit {_known(engine.prefix_match_unit_tokens)}, "
-            f"retention {_known(engine.retention_interval)}",
-        ),
-        (
-            "limits",
-            f"max model length {read('max_model_len_tokens')}, chunk {read('chunk_tokens')}, "
-            f"sequences {read('max_num_seqs')}, seed {engine.seed}, "
-            f"PYTHONHASHSEED {_known(engine.env.get('PYTHONHASHSEED'))}",
-        ),
+        ("attention", f"{_known(engine.attention_backend)}, {graph}"),
+        ("GPU pool", pool),
+        ("hits", _hit_words(ledger, engine)),
+        ("limits", limits),
     ]
-    return facts

@@ -118,7 +118,7 @@ def _phase_verdict(verdict: Verdict, window: Window) -> str:
             finding
             for finding in verdict.findings
             if (finding.stage, finding.arm) == (window.stage, window.arm)
-            and finding.phase in (window.label, window.phase)
+            and finding.phase == window.label
         ]
     )
 
