@@ -20,13 +20,7 @@ GOLDENS = Path(__file__).parent / "golden_plans"
 
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "quickstart": ("quickstart", ()),
-    "quickstart_broken": (
-        "quickstart",
-        (
-            "arms.simple.connector.faulty=true",
-            "arms.simple.faults=[{mode: zero_block, phase: replay-1, prompt: p2}]",
-        ),
-    ),
+    "quickstart_broken": ("quickstart_broken", ()),
     "replay_cpu": ("replay_cpu", ()),
     "replay_cpu_24_native": (
         "replay_cpu",
