@@ -64,22 +64,25 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "kvbench.cli", *words]
 
 
+def finished(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=1200, check=False)
+
+
 @pytest.fixture(scope="session")
 def kvbench(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     def run(scenario: str, *words: str) -> Run:
         results = tmp_path_factory.mktemp("results")
         argv = command("run", str(ROOT / "scenarios" / scenario), "--results", str(results))
-        done = subprocess.run(
-            [*argv, *words], capture_output=True, text=True, timeout=1200, check=False
-        )
-        return Run(done, results)
+        return Run(finished([*argv, *words]), results)
 
     return run
 
 
 @pytest.fixture(scope="session")
-def quickstart(kvbench: Callable[..., Run]) -> Run:
-    return kvbench("quickstart.yaml")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The command of the README, with a results folder of its own; the plain start."""
+    results = tmp_path_factory.mktemp("results")
+    return Run(finished([str(ROOT / "scripts/quickstart"), "--results", str(results)]), results)
 
 
 def servers() -> set[int]:
@@ -175,8 +178,9 @@ def test_edited_copy_that_was_not_sealed_again_is_invalid(quickstart: Run, tmp_p
     assert verdict["outcome"] == "invalid"
 
 
-def test_one_damaged_block_fails_and_names_its_prompt(kvbench: Callable[..., Run]) -> None:
-    run = kvbench("quickstart_broken.yaml", *SHORT)
+def test_one_damaged_block_fails_and_names_its_prompt(tmp_path: Path) -> None:
+    argv = [str(ROOT / "scripts/quickstart"), "--broken", "--results", str(tmp_path)]
+    run = Run(finished([*argv, *SHORT]), tmp_path)
     assert run.code == ExitCode.FAIL, run.output
     named = {prompt for finding in run.findings("fail") for prompt in finding["prompts"]}  # type: ignore[attr-defined]
     assert named == {"replay/p2"}
@@ -197,18 +201,38 @@ def test_clean_variants_pass(kvbench: Callable[..., Run], sets: tuple[str, ...])
     assert run.code == ExitCode.PASS, run.output
 
 
+def needs_bfloat16_kernels() -> None:
+    if "avx512_bf16" not in (cpu_flags() or ()):
+        pytest.skip("vLLM's CPU kernels for gated delta nets need AVX512-BF16")
+
+
 @pytest.mark.parametrize("unit", [None, 128])
 def test_hybrid_hits_are_bit_equal_and_no_false_alarm(
     kvbench: Callable[..., Run], unit: int | None
 ) -> None:
-    flags = cpu_flags() or []
-    if not {"avx512_bf16", "amx_bf16"} & set(flags):
-        pytest.skip("vLLM's CPU kernels for gated delta nets need AVX512-BF16 or AMX")
+    needs_bfloat16_kernels()
     words = () if unit is None else ("--set", f"engine.prefix_match_unit_tokens={unit}")
     run = kvbench("hybrid_cpu.yaml", *words)
     assert run.code == ExitCode.PASS, run.output
     passed = [finding["check"] for finding in run.findings("pass")]
     assert "cpu_hit_equals_gpu_hit" in passed
+
+
+def test_full_recipe_passes_at_24_blocks(kvbench: Callable[..., Run]) -> None:
+    run = kvbench("replay_cpu.yaml", "--set", "engine.gpu_blocks=24")
+    assert run.code == ExitCode.PASS, run.output
+
+
+def test_device_hit_from_a_wrong_state_is_a_broken_baseline_and_no_fail(
+    kvbench: Callable[..., Run],
+) -> None:
+    needs_bfloat16_kernels()
+    lengths = "stages.k1.workload.prompts.lengths_tokens=[3000]"
+    run = kvbench("hybrid_cpu.yaml", "--set", lengths)
+    assert run.code == ExitCode.ENVIRONMENT, run.output
+    assert not run.findings("fail")
+    reasons = " ".join(str(finding["reason"]) for finding in run.findings("error"))
+    assert "baseline broken" in reasons
 
 
 def test_wrong_flag_ends_in_seconds_with_vllms_own_line(kvbench: Callable[..., Run]) -> None:
@@ -277,3 +301,15 @@ def test_killed_harness_leaves_no_process_and_a_readable_record(tmp_path: Path) 
     directory = next(tmp_path.rglob(JOURNAL)).parent
     code, _ = judged(directory)
     assert code == ExitCode.ENVIRONMENT
+
+
+def test_doctor_finds_the_managed_environment() -> None:
+    done = finished(command("doctor"))
+    assert done.returncode == ExitCode.PASS, done.stdout
+    assert "managed:cpu" in done.stdout
+
+
+def test_second_set_up_returns_at_once() -> None:
+    done = finished([str(ROOT / "scripts/setup-vllm-cpu")])
+    assert done.returncode == 0, done.stderr
+    assert "up to date" in done.stdout + done.stderr
