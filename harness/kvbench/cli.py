@@ -21,12 +21,13 @@ from kvbench.plan import make_plan
 from kvbench.plan_types import Plan
 from kvbench.progress import TerminalProgress
 from kvbench.record import Record
-from kvbench.report import markdown, terminal
+from kvbench.report import json_report, markdown, terminal
 from kvbench.report.plan_text import render_plan
 from kvbench.runner import Runner
 from kvbench.scenario.load import Loaded, load_scenario
 from kvbench.scenario.schema import schema as scenario_schema
 from kvbench.telemetry.machine import machine_facts
+from kvbench.verdict import Verdict
 
 app = typer.Typer(
     name="kvbench",
@@ -79,9 +80,7 @@ def run(
         ended = Runner(
             loaded.scenario, plan, record, progress, model_path=model_path, command=sys.argv
         ).run()
-    verdict = judge.judge(record.directory)
-    _write_reports(record.directory)
-    terminal.show(load_ledger(record.directory), verdict, console)
+    verdict = _judge(record.directory, console)
     if ended.outcome == "interrupted":
         console.print(f"interrupted; `kvbench report {record.directory}` shows what was measured")
         raise typer.Exit(ExitCode.INTERRUPTED)
@@ -100,16 +99,14 @@ def plan(
 @app.command("judge")
 def judge_record(directory: RecordDir) -> None:
     """Judge a record again from its files, write verdict.json, and exit with the verdict's code."""
-    verdict = judge.judge(directory)
-    _write_reports(directory)
-    terminal.show(load_ledger(directory), verdict, Console(highlight=False))
-    raise typer.Exit(verdict.exit_code)
+    raise typer.Exit(_judge(directory, Console(highlight=False)).exit_code)
 
 
 @app.command()
 def report(directory: RecordDir) -> None:
     """Print the Markdown tables of a record, for a pull request."""
-    typer.echo(markdown.render(load_ledger(directory), judge.judge(directory)), nl=False)
+    ledger = load_ledger(directory)
+    typer.echo(markdown.render(ledger, judge.judge_ledger(ledger)), nl=False)
 
 
 @app.command()
@@ -161,10 +158,14 @@ def _print_plan(loaded: Loaded) -> None:
     Console(highlight=False, soft_wrap=True).print(render_plan(loaded, make_plan(loaded)))
 
 
-def _write_reports(directory: Path) -> None:
-    """Derived files beside the record; the same bytes whenever they are made."""
-    verdict = judge.write_verdict(directory)
-    (directory / "report.md").write_text(markdown.render(load_ledger(directory), verdict))
+def _judge(directory: Path, console: Console) -> Verdict:
+    """Judge, print, and write the derived files: the same bytes whenever they are made."""
+    ledger = load_ledger(directory)
+    verdict = judge.judge_ledger(ledger)
+    (directory / judge.VERDICT).write_text(json_report.render(ledger, verdict))
+    (directory / "report.md").write_text(markdown.render(ledger, verdict))
+    terminal.show(ledger, verdict, console)
+    return verdict
 
 
 def main() -> None:

@@ -102,6 +102,8 @@ class Distance:
     """mean over the common tokens"""
     gap_nats: float
     """largest change of the gap between two tokens: what a tie can be turned by"""
+    quiet_gap_nats: float
+    """the same, before the first token that differs"""
     values: int
     positions: int
     missing: int
@@ -169,18 +171,20 @@ def _distance(reference: Request, other: Request) -> Distance:
     count = shortest if parted is None else min(shortest, parted + 1)
     deltas: list[float] = []
     missing = 0
-    gap = 0.0
+    gap = quiet = 0.0
     worst = _Worst(-1.0, 0, -1, 0.0, 0.0)
     for position in range(count):
         found, lacking, here = _at(position, left[position], right[position])
         deltas += [abs(delta) for delta in found]
         gap = max(gap, max(found) - min(found)) if found else gap
+        quiet = gap if parted is None or position < parted else quiet
         missing += lacking
         worst = here if here.nats > worst.nats else worst
     return Distance(
         max_nats=max(worst.nats, 0.0),
         mean_nats=sum(deltas) / len(deltas) if deltas else 0.0,
         gap_nats=gap,
+        quiet_gap_nats=quiet,
         values=len(deltas),
         positions=count,
         missing=missing,

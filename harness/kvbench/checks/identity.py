@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scipy import stats
 
 from kvbench.checks.answers import Answer, Divergence, divergence, usable
-from kvbench.checks.common import HIT_KINDS, What, about, about_arm, listed, short
+from kvbench.checks.common import FRESH, HIT_KINDS, HOT, What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.matching import (
     Runs,
@@ -59,13 +59,18 @@ class Compared:
     flips: tuple[Flip, ...]
 
 
-def _gap_band(reference: dict[str, Answer], windows: Sequence[Window]) -> float:
-    """Largest change of the gap of two tokens, over answers whose tokens are equal."""
+def _gap_band(prompt: str, reference: dict[str, Answer], windows: Sequence[Window]) -> float:
+    """Largest change of the gap of two tokens by noise: what can turn a tie of `prompt`.
+
+    Other prompts count up to where they part from their reference, this one only where it does not:
+    a damaged answer must not widen the band that it is judged by.
+    """
     gaps = [
-        pair(reference[prompt], answer).distance.gap_nats
+        pair(reference[name], answer).distance.quiet_gap_nats
         for window in windows
         for answer in usable(window)
-        if (prompt := answer.request.prompt_id) in reference and reference[prompt].ids == answer.ids
+        if (name := answer.request.prompt_id) in reference
+        and (name != prompt or reference[name].ids == answer.ids)
     ]
     return max(gaps, default=0.0)
 
@@ -87,7 +92,7 @@ def _quiet_windows(runs: Runs, all_runs: Sequence[Runs], window: Window) -> list
 def _compare(
     window: Window, runs: Runs, all_runs: Sequence[Runs], reference: dict[str, Answer]
 ) -> Compared:
-    band = _gap_band(reference, _quiet_windows(runs, all_runs, window))
+    quiet = _quiet_windows(runs, all_runs, window)
     hot = {key: answers[0].ids for key, answers in gpu_hits(runs).items()}
     equal = 0
     ties: list[str] = []
@@ -100,6 +105,7 @@ def _compare(
         if at is None:
             equal += 1
             continue
+        band = _gap_band(answer.request.prompt_id, reference, quiet)
         words = f"{window.label}: {short(answer.request.prompt_id)} {at.words}"
         key = (answer.request.prompt_id, answer.request.cached or 0)
         if at.gap_nats is not None and abs(at.gap_nats) <= band:
@@ -136,10 +142,21 @@ def _is_alike(flip: Flip, window: Window, control: Sequence[Compared]) -> bool:
         flip.answer.ids == other.answer.ids
         for compared in control
         if compared.window.kind == window.kind
-        or (compared.window.kind == "hot" and window.kind in HIT_KINDS)
+        or (compared.window.kind == HOT and window.kind in HIT_KINDS)
         for other in compared.flips
         if other.answer.request.prompt_id == flip.answer.request.prompt_id
     )
+
+
+def _control_noise(control: Sequence[Compared]) -> tuple[int, int]:
+    """Flips and answers of the control, computed like the reference: without any cache hit.
+
+    A GPU hit that differs from fresh does so every time, because its rest has another shape; that
+    says nothing about how often an answer changes by chance.
+    """
+    windows = [compared for compared in control if compared.window.kind != HOT]
+    flips = [flip for each in windows for flip in each.flips if not flip.answer.request.cached]
+    return len(flips), sum(each.answers for each in windows)
 
 
 def _foreign(flip: Flip, reference: dict[str, Answer]) -> str | None:
@@ -194,7 +211,7 @@ def _judge(
     ]
     what = "foreign content" if notes else "tokens differ"
     if same_load:
-        off, off_answers = sum(len(c.flips) for c in same_load), sum(c.answers for c in same_load)
+        off, off_answers = _control_noise(same_load)
         counts = (
             f"flips with the connector {len(rest)}/{compared.answers}, control {off}/{off_answers}"
         )
@@ -204,11 +221,13 @@ def _judge(
             reason = f"noisy, as the control is: {counts} (one-sided p {p_value:.3g})"
             return [*findings, _noisy(window, Outcome.PASS, reason, notes)]
         return [*findings, _flip_finding(compared, rest, Outcome.FAIL, what, [counts, *notes])]
-    fresh = [c for c in own if c.window.kind == "fresh" and c.flips]
-    if control is None and any(c.window.concurrency == window.concurrency for c in fresh):
+    fresh = [c for c in own if c.window.kind == FRESH and c.flips]
+    is_noisy = any(c.window.concurrency == window.concurrency for c in fresh)
+    if control is None and (is_noisy or window.kind == HOT):
+        why = "so do fresh runs" if is_noisy else "a GPU hit may do so without a connector"
         reason = (
-            f"{len(rest)} of {compared.answers} answers in {window.label} differ, but so do fresh "
-            "runs, and there is no control arm to say how often"
+            f"{len(rest)} of {compared.answers} answers in {window.label} differ; {why}, and there "
+            f"is no control arm to tell: {listed([flip.words for flip in rest])}"
         )
         return [*findings, _noisy(window, Outcome.INCONCLUSIVE, reason, notes)]
     return [*findings, _flip_finding(compared, rest, Outcome.FAIL, what, notes)]

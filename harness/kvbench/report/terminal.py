@@ -8,14 +8,15 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from kvbench.checks.common import SETUP
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger import Ledger
 from kvbench.report.header import has_host_copies
 from kvbench.report.markdown import not_proved
-from kvbench.report.tables import PhaseRow, phase_rows
-from kvbench.report.text import milliseconds, nats, rate, share
+from kvbench.report.tables import PhaseRow, Rate, phase_rows
+from kvbench.report.text import MISSING, milliseconds, nats, share, whole
 from kvbench.scenario.connectors import HOST_COPY_NOTE
 from kvbench.verdict import Verdict
 
@@ -36,44 +37,48 @@ def _style(word: str) -> str:
     return next((style for outcome, style in STYLES.items() if outcome.value == word), "")
 
 
+HEADS = ("arm", "phase", "local", "external", "equal", "max |Δ|", "TTFT p50", "")
+"""Columns; local and external are hit tokens / queried tokens, the shares stand in report.md."""
+
+
+def _of_queries(value: Rate) -> str:
+    return f"{whole(value.hits)}/{whole(value.queries)}" if value.queries is not None else MISSING
+
+
 def _phases(rows: list[PhaseRow]) -> Table:
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for head in (
-        "arm",
-        "phase",
-        "local hits",
-        "external hits",
-        "identical",
-        "max |Δ|",
-        "TTFT p50",
-        "",
-    ):
+    grid = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    for head in HEADS:
         grid.add_column(head, overflow="fold")
     for row in rows:
         name = row.phase if row.engine is None else f"  engine {row.engine}"
         identical = "-" if row.identical is None else share(row.identical, row.answers)
-        style = _style(row.verdict)
-        word = f"[{style}]{row.verdict}[/{style}]" if style else row.verdict
         grid.add_row(
             row.arm,
             name,
-            rate(row.local),
-            rate(row.external),
+            _of_queries(row.local),
+            _of_queries(row.external),
             identical,
             nats(row.max_delta_nats),
             milliseconds(row.ttft_p50_s),
-            word,
+            Text(row.verdict, style=_style(row.verdict)),
         )
     return grid
 
 
-def _show_finding(console: Console, finding: Finding) -> None:
-    style = STYLES[finding.outcome]
+def _lines() -> Table:
+    """A word and a text that wraps beside it."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right", no_wrap=True, min_width=12)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _add_finding(grid: Table, finding: Finding) -> None:
     place = " / ".join(word for word in (finding.stage, finding.arm, finding.phase) if word != "-")
-    console.print(
-        f"[{style}]{finding.outcome.value:>12}[/{style}]  {escape(finding.reason)}"
-        + (f"  [dim]({escape(place)})[/dim]" if place else "")
-    )
+    text = Text(finding.reason)
+    if place:
+        text.append(f"  ({place})", style="dim")
+    grid.add_row(Text(finding.outcome.value, style=STYLES[finding.outcome]), text)
 
 
 def _passes(verdict: Verdict) -> str:
@@ -115,13 +120,15 @@ def show(ledger: Ledger, verdict: Verdict, console: Console) -> None:
         console.print(f"\n[bold]{escape(stage)}[/bold]")
         console.print(_phases([row for row in rows if row.stage == stage]))
     console.print()
+    grid = _lines()
     problems = [f for f in verdict.findings if f.outcome is not Outcome.PASS]
     for finding in problems[:MAX_PROBLEMS]:
-        _show_finding(console, finding)
+        _add_finding(grid, finding)
     if len(problems) > MAX_PROBLEMS:
-        console.print(f"              and {len(problems) - MAX_PROBLEMS} more in report.md")
-    console.print(f"[green]{'pass':>12}[/green]  {escape(_passes(verdict))}")
+        grid.add_row("", f"and {len(problems) - MAX_PROBLEMS} more in report.md")
+    grid.add_row(Text("pass", style=STYLES[Outcome.PASS]), Text(_passes(verdict)))
     for line in not_proved(ledger, verdict):
-        console.print(f"[dim]{'not proved':>12}  {escape(line)}[/dim]")
+        grid.add_row(Text("not proved", style="dim"), Text(line, style="dim"))
     for step in next_steps(ledger, verdict):
-        console.print(f"{'next':>12}  {escape(step)}")
+        grid.add_row("next", Text(step))
+    console.print(grid)

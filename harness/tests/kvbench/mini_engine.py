@@ -184,7 +184,9 @@ def _tokens(request: Completion, *, is_damaged: bool) -> tuple[Token, ...]:
     for _ in range(request.new_tokens):
         ids = dice.sample(range(1000), max(request.top_logprobs, 1))
         values = sorted((-6 * dice.random() - 0.5 for _ in ids), reverse=True)
-        top = {str(token): value for token, value in zip(ids, values, strict=True)}
+        top: dict[str, float | None] = {
+            str(token): value for token, value in zip(ids, values, strict=True)
+        }
         tokens.append(Token(ids[0], values[0], top))
     return tuple(tokens)
 

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import records
+from records import Sent
+
+from kvbench.checks.finding import Outcome
+from kvbench.errors import ExitCode
+from kvbench.events import Event, LifeEnded, LifeFailed
+from kvbench.verdict import Verdict
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def fails_with(
+    kind: str, *, phase: str | None, message: str = "", status: int | None = 1
+) -> records.OnEvent:
+    def change(event: Event) -> Event:
+        if not isinstance(event, LifeEnded):
+            return event
+        return LifeFailed(
+            time_s=1.0,
+            life=event.life,
+            kind=kind,
+            message=message or kind,
+            log_tail="first\nlast line of the log",
+            exit_status=status,
+            phase=phase,
+        )
+
+    return change
+
+
+def test_living_engine_passes(healthy_verdict: Verdict) -> None:
+    assert records.outcomes(healthy_verdict, "requests_answered") == {"pass"}
+    assert records.outcomes(healthy_verdict, "stopped") == {"pass"}
+
+
+def test_failed_request_fails_and_is_named(run: Path) -> None:
+    def damage(sent: Sent) -> None:
+        if sent.phase == "replay-1" and sent.name == "p2":
+            sent.error, sent.error_kind, sent.http_status = "HTTP 500", "http", 500
+
+    verdict = records.judged(run, arm=("simple",), on_request=damage)
+    finding = records.only(verdict, "requests_answered", Outcome.FAIL)
+    assert "1 of 4 requests failed in replay-1: p2: HTTP 500" in finding.reason
+    assert finding.prompts == ("replay/p2",)
+
+
+def test_cut_answer_fails(run: Path) -> None:
+    def damage(sent: Sent) -> None:
+        if sent.phase == "replay-1" and sent.name == "p2":
+            sent.tokens, sent.finish_reason = sent.tokens[:3], "abort"
+
+    verdict = records.judged(run, arm=("simple",), on_request=damage)
+    assert "incomplete" in records.only(verdict, "requests_answered", Outcome.FAIL).reason
+
+
+def test_dead_engine_is_aborted_with_its_last_lines(run: Path) -> None:
+    change = fails_with("died", phase="replay-1", status=-9)
+    verdict = records.judged(run, arm=("simple",), on_event=change)
+    finding = records.only(verdict, "engine_alive", Outcome.ABORTED)
+    assert "last line of the log" in finding.notes
+    assert "SIGKILL" in finding.notes[0]
+    assert verdict.exit_code == ExitCode.ENVIRONMENT
+
+
+def test_hanging_engine_fails(run: Path) -> None:
+    change = fails_with("died", phase="replay-1", message="no longer answers: a hang")
+    verdict = records.judged(run, arm=("simple",), on_event=change)
+    assert "hung in replay-1" in records.only(verdict, "engine_alive", Outcome.FAIL).reason
+
+
+def test_engine_that_did_not_start_is_an_error(run: Path) -> None:
+    change = fails_with("unknown flag", phase=None, message="unrecognized arguments: --bogus")
+    verdict = records.judged(run, arm=("simple",), on_event=change)
+    assert "--bogus" in records.only(verdict, "engine_alive", Outcome.ERROR).reason
+
+
+def test_survivors_of_the_stop_are_an_error(run: Path) -> None:
+    def survive(event: Event) -> Event:
+        return records.replace(event, survivors=(77,)) if isinstance(event, LifeEnded) else event
+
+    verdict = records.judged(run, arm=("simple",), on_event=survive)
+    assert "77" in records.only(verdict, "stopped", Outcome.ERROR).reason
+
+
+def test_killed_tree_that_is_gone_is_a_note(run: Path) -> None:
+    def kill(event: Event) -> Event:
+        return records.replace(event, orderly=False) if isinstance(event, LifeEnded) else event
+
+    verdict = records.judged(run, arm=("simple",), on_event=kill)
+    assert "killed" in records.only(verdict, "stopped", Outcome.PASS).notes[0]

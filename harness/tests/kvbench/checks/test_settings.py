@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import records
+
+from kvbench.checks.finding import Outcome
+from kvbench.errors import ExitCode
+from kvbench.events import Event, LifeReady
+from kvbench.verdict import Verdict
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def effective(**changes: Any) -> records.OnEvent:
+    def change(event: Event) -> Event:
+        if not isinstance(event, LifeReady) or event.life != "life-2":
+            return event
+        found = {**event.effective, **changes}
+        return records.replace(event, effective={k: v for k, v in found.items() if v != "gone"})
+
+    return change
+
+
+def test_equal_settings_pass(healthy_verdict: Verdict) -> None:
+    assert records.outcomes(healthy_verdict, "settings_effective") == {"pass"}
+
+
+def test_connector_that_is_not_effective_has_a_finding_of_its_own(run: Path) -> None:
+    verdict = records.judged(run, on_event=effective(connector=None))
+    finding = records.only(verdict, "connector_effective", Outcome.INVALID)
+    assert "HostSimpleCPUOffloadConnector was asked for, but is not effective" in finding.reason
+    assert finding.arm == "simple"
+    assert verdict.exit_code == ExitCode.UNPROVED
+
+
+def test_different_pool_is_invalid_and_named(run: Path) -> None:
+    verdict = records.judged(run, on_event=effective(gpu_blocks=64))
+    finding = records.only(verdict, "settings_effective", Outcome.INVALID)
+    assert finding.expected == "gpu_blocks=32"
+    assert finding.observed == "gpu_blocks=64"
+
+
+def test_different_geometry_is_invalid(run: Path) -> None:
+    verdict = records.judged(run, on_event=effective(group_block_tokens=[16]))
+    assert "geometry" in records.only(verdict, "geometry_matches", Outcome.INVALID).reason
+
+
+def test_unreadable_setting_is_a_note(run: Path) -> None:
+    verdict = records.judged(run, on_event=effective(max_num_seqs="gone"))
+    assert records.outcomes(verdict, "settings_effective") == {"pass"}
+    notes = [note for f in verdict.findings for note in f.notes]
+    assert "not readable from the engine: max_num_seqs" in notes
+
+
+def test_unreadable_connector_decides_nothing(run: Path) -> None:
+    verdict = records.judged(run, on_event=effective(connector="gone"))
+    assert records.only(verdict, "settings_effective", Outcome.INCONCLUSIVE)
+    assert verdict.exit_code == ExitCode.UNPROVED
