@@ -80,6 +80,29 @@ def die_with_parent() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) refused")
 
 
+class Lineage:
+    """Makes every process that a server forks die with the server.
+
+    The kernel tells nobody about a parent that was gone before it was asked, so each child also
+    looks whether the process that forked it is still its parent.
+    """
+
+    def __init__(self) -> None:
+        self._forking = os.getpid()
+
+    def watch(self) -> None:
+        """From now on, in this process and its descendants."""
+        os.register_at_fork(before=self._before, after_in_child=self._in_child)
+
+    def _before(self) -> None:
+        self._forking = os.getpid()
+
+    def _in_child(self) -> None:
+        die_with_parent()
+        if os.getppid() != self._forking:
+            os._exit(1)
+
+
 def import_vllm() -> None:
     """Import everything a server needs, with fork in place of vLLM's spawn.
 
@@ -107,7 +130,7 @@ def run_server(request: dict[str, Any], parent: int) -> NoReturn:
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
-        os.register_at_fork(after_in_child=die_with_parent)
+        Lineage().watch()
         redirect_output(request["log"])
         os.chdir(request.get("cwd") or "/")
         replace_environment(request["env"])

@@ -37,7 +37,7 @@ def main():
 """
 
 
-def wait_until(holds: Callable[[], bool], deadline_s: float = 20) -> bool:
+def wait_until(holds: Callable[[], bool], deadline_s: float = 60) -> bool:
     end = time.monotonic() + deadline_s
     while not holds():
         if time.monotonic() > end:
