@@ -57,9 +57,26 @@ class LaunchError(KvbenchError):
 
 
 class EngineError(KvbenchError):
-    """A running engine died, hung, or is not the one that was started."""
+    """A running engine died, hung, or is not the one that was started.
+
+    `kind` is `died`, `hang`, `connection`, `restarted`, or the class of `engine.failures` that its
+    log shows; `log_tail` the last lines that the process wrote.
+    """
 
     exit_code = ExitCode.ENVIRONMENT
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str = "died",
+        log_tail: str = "",
+        exit_status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.log_tail = log_tail
+        self.exit_status = exit_status
 
 
 class RecordError(KvbenchError):

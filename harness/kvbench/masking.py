@@ -42,8 +42,7 @@ def is_secret(name: str) -> bool:
 def mask_env(env: Mapping[str, str]) -> dict[str, str]:
     """Replace values of secret names by `***`, and what looks like a secret inside the others."""
     return {
-        name: MASK if is_secret(name) and value else mask_text(value)
-        for name, value in env.items()
+        name: MASK if is_secret(name) and value else mask_text(value) for name, value in env.items()
     }
 
 

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from kvbench import clock
 
@@ -37,7 +38,7 @@ class Reporter(Protocol):
     def done(self, requests: int) -> None:
         """Some requests were answered."""
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, style: str = "") -> None:
         """A line that stays."""
 
 
@@ -51,7 +52,7 @@ class TerminalProgress:
         self._total = total_requests
         self._done = 0
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("requests"),
@@ -65,7 +66,8 @@ class TerminalProgress:
         self._task: TaskID = self._progress.add_task("starting", total=total_requests)
 
     def __enter__(self) -> TerminalProgress:
-        self._progress.start()
+        if self._live:
+            self._progress.start()
         return self
 
     def __exit__(
@@ -74,7 +76,8 @@ class TerminalProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._live:
+            self._progress.stop()
 
     def life(self, text: str) -> None:
         """A server is being started or stopped: on a terminal only the live line changes."""
@@ -98,10 +101,14 @@ class TerminalProgress:
         self._done += requests
         self._progress.advance(self._task, requests)
 
-    def say(self, text: str) -> None:
-        """Print a line that stays, with the seconds since the start."""
+    def say(self, text: str, *, style: str = "") -> None:
+        """Print a line that stays, with the seconds since the start; `style` is a colour.
+
+        The text may come from a server, so brackets in it are no markup.
+        """
         elapsed_s = clock.monotonic_s() - self._started_s
-        self._console.print(f"[dim]{elapsed_s:6.1f} s[/dim]  {text}", highlight=False)
+        line = Text.assemble((f"{elapsed_s:6.1f} s", "dim"), "  ", (text, style))
+        self._console.print(line, soft_wrap=True)
 
     def _describe(self, text: str) -> None:
         self._progress.update(self._task, description=text)

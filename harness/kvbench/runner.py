@@ -228,19 +228,18 @@ class Runner:
         remaining: Sequence[PlannedPhase],
     ) -> None:
         is_launch = isinstance(error, LaunchError)
-        kind = error.kind if isinstance(error, LaunchError) else "died"
         self._record.write(
             LifeFailed(
                 time_s=clock.now_s(),
                 life=planned.life,
-                kind=kind,
+                kind=error.kind,
                 message=str(error),
-                log_tail=masking.mask_text(getattr(error, "log_tail", "")),
-                exit_status=getattr(error, "exit_status", None),
+                log_tail=masking.mask_text(error.log_tail),
+                exit_status=error.exit_status,
                 phase=None if is_launch or not remaining else remaining[0].name,
             )
         )
-        self._progress.say(f"[red]{planned.life}: {error}[/red]")
+        self._progress.say(f"{planned.life}: {error}", style="red")
         for phase in remaining[0 if is_launch else 1 :]:
             self._record.write(
                 Skipped(
@@ -248,6 +247,6 @@ class Runner:
                     stage=phase.stage,
                     arm=phase.arm,
                     phase=phase.name,
-                    reason=f"{planned.life} failed before: {kind}",
+                    reason=f"{planned.life} failed before: {error.kind}",
                 )
             )

@@ -20,7 +20,7 @@ from kvbench.events import Token
 ErrorKind = Literal["nan", "timeout", "connection", "http", "truncated", "prompt"]
 
 NAN_MESSAGE: Final = "Out of range float values"
-TOKEN_ID_PREFIX: Final = "token_id:"
+TOKEN_ID_PREFIX: Final = "token_id:"  # noqa: S105 - what vLLM writes before an id
 _BODY_LIMIT_CHARACTERS: Final = 500
 _DATA = b"data:"
 

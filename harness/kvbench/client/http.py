@@ -1,8 +1,8 @@
 """The HTTP side of the client: a loop of its own, a time limit on every call, no generation twice.
 
-The traps: some of vLLM's development endpoints hang for ever; a misspelt query parameter is answered
-with `success: true`; a repeated generation would change the caches that are being measured; and a
-proxy from the environment must not stand between kvbench and its own machine.
+The traps: some of vLLM's development endpoints hang for ever; a misspelt query parameter is
+answered with `success: true`; a repeated generation would change the caches that are being
+measured; and a proxy from the environment must not stand between kvbench and its own machine.
 """
 
 from __future__ import annotations

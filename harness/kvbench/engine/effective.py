@@ -1,7 +1,7 @@
 """Reads back the settings that an engine really runs with, from whatever it tells about itself.
 
-An engine can silently run with other settings than were asked for, and then the run proves something
-about another configuration. Three sources, because each lacks something: `/metrics`
+An engine can silently run with other settings than were asked for, and then the run proves
+something about another configuration. Three sources, because each lacks something: `/metrics`
 (`vllm:cache_config_info`), `/server_info` (development mode only) and the log (group sizes are
 nowhere else). What cannot be read is absent from the result; nothing is guessed.
 """

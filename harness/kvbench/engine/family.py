@@ -61,7 +61,7 @@ class Family:
 
     def alive(self) -> list[psutil.Process]:
         """Members that still run; a process that took over an old number is not one."""
-        return [process for process in self._known.values() if _runs(process)]
+        return [process for process in self._known.values() if runs(process)]
 
     def pids(self) -> tuple[int, ...]:
         """Process ids of the members that still run."""
@@ -96,7 +96,8 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
+    """Tell whether this very process still runs; one that waits to be collected does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

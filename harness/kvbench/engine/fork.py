@@ -1,4 +1,4 @@
-"""Starts servers from a warm process that has imported vLLM already: seconds instead of half a minute.
+"""Starts servers from a warm process that has imported vLLM already: seconds instead of 30.
 
 Only for tests and CPU runs: such a server runs vLLM's own code, but not the command that a user
 types. The other side of the socket is `kvbench_vllm/kvb_fork_server.py`.
@@ -85,7 +85,9 @@ class ForkServer:
         """Tell whether it runs."""
         return self._is_started and self._tree.poll() is None
 
-    def launch(self, argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path) -> ForkedTree:
+    def launch(
+        self, argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path
+    ) -> ForkedTree:
         """Fork a server; `argv` is the whole plain command of the same interpreter."""
         request = {
             "argv": fork_arguments(argv),
@@ -245,4 +247,3 @@ def base_env() -> dict[str, str]:
     """Return what every server gets from kvbench's own environment: where programs and home are."""
     names = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "USER", "KVBENCH_HOME")
     return {name: os.environ[name] for name in names if name in os.environ}
-

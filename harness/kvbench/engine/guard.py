@@ -3,7 +3,7 @@
 Run by its file, `python -I -S guard.py FD OWNER COMMAND...`, so that it needs nothing but the
 standard library. FD is one end of a socket pair, OWNER the process that holds the other end. The
 guard tells, one JSON object a line: `{"pid": n}` or `{"error": text}`, `{"exit": status}` when the
-command ended (negative: signal), and after an order `stop SECONDS` what it had to do.
+command ended (negative: signal), and after an order `stop SECONDS GRACE` what it had to do.
 
 The traps: a server's workers move to sessions of their own and lose their parent, so neither a
 process group nor a walk over children finds them (the guard is a *subreaper*: every orphan below
@@ -77,6 +77,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._status: int | None = None
         self._told_to_end = False
+        self._leftover_grace_s = LEFTOVER_GRACE_S
         self._selector = selectors.DefaultSelector()
 
     def run(self, command: list[str]) -> int:
@@ -127,6 +128,7 @@ class Guard:
                     continue
                 words = data.split()
                 if words[:1] == [b"stop"]:
+                    self._leftover_grace_s = float(words[2])
                     return float(words[1])
                 if not data:
                     return ORPHAN_GRACE_S
@@ -166,7 +168,7 @@ class Guard:
             os.kill(self._process.pid, signal.SIGTERM)
             orderly = self._until(time.monotonic() + limit_s, all_gone=False)
         if orderly or ended_before:
-            self._until(time.monotonic() + LEFTOVER_GRACE_S, all_gone=True)
+            self._until(time.monotonic() + self._leftover_grace_s, all_gone=True)
         killed: set[int] = set()
         deadline_s = time.monotonic() + KILL_LIMIT_S
         while self._reap() and time.monotonic() < deadline_s:

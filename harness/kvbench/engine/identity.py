@@ -7,10 +7,9 @@ time, the child's life and the owner of the listening socket must all fit.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import psutil
 
@@ -75,7 +74,9 @@ def listener(port: int) -> Listener:
     found = [
         connection.pid
         for connection in connections
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
     ]
     if not found or None in found:
         return Listener(None)
@@ -88,10 +89,13 @@ def _program(pid: int) -> str:
     return "?"
 
 
-def prove(client: Client, tree: Tree, *, port: int, wanted_model_id: str, started_s: float) -> Identity:
+def prove(
+    client: Client, tree: Tree, *, port: int, wanted_model_id: str, started_s: float
+) -> Identity:
     """Prove that the answering server is the one that was started at `started_s`.
 
-    Raises LaunchError of kind `stranger` with what does not fit.
+    Raises LaunchError of kind `stranger` with what does not fit, and EngineError when the server
+    does not list its models.
     """
 
     def refuse(reason: str) -> LaunchError:
@@ -101,8 +105,7 @@ def prove(client: Client, tree: Tree, *, port: int, wanted_model_id: str, starte
 
     if tree.poll() is not None:
         raise refuse(f"ours ended with status {tree.poll()}, and something still answers")
-    models = _models(client, refuse)
-    by_id = {model.get("id"): model for model in models}
+    by_id = {model.get("id"): model for model in client.models()}
     if wanted_model_id not in by_id:
         served = ", ".join(sorted(str(name) for name in by_id))
         raise refuse(f"it serves {served or 'no model'}, not {wanted_model_id}")
@@ -120,13 +123,6 @@ def prove(client: Client, tree: Tree, *, port: int, wanted_model_id: str, starte
         process_start_time_s=start_time_s,
         listener="unknown" if owners.pids is None else "own",
     )
-
-
-def _models(client: Client, refuse: Callable[[str], LaunchError]) -> list[dict[str, Any]]:
-    try:
-        return client.models()
-    except EngineError as error:
-        raise refuse(str(error)) from error
 
 
 def _process_start_time_s(client: Client) -> float | None:

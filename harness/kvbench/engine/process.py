@@ -148,7 +148,7 @@ class ProcessTree:
         """
         if self._stopped is not None:
             return self._stopped
-        assert self._guard is not None and self._control is not None and self._family is not None
+        assert self._family is not None, "not started"
         start_s = clock.monotonic_s()
         self._family.refresh(at_least_every_s=0)
         self._order_stop(limit_s)
@@ -167,7 +167,7 @@ class ProcessTree:
     def _order_stop(self, limit_s: float) -> None:
         assert self._control is not None
         try:
-            self._control.sendall(f"stop {limit_s}\n".encode())
+            self._control.sendall(f"stop {limit_s} {guard.LEFTOVER_GRACE_S}\n".encode())
         except OSError:
             self._guard_lost = True
         grace_s = guard.LEFTOVER_GRACE_S + guard.KILL_LIMIT_S + _ANSWER_LIMIT_S
@@ -176,7 +176,8 @@ class ProcessTree:
             self._listen(1.0)
 
     def _end_guard(self) -> None:
-        assert self._guard is not None and self._control is not None
+        assert self._guard is not None
+        assert self._control is not None
         try:
             self._guard.wait(_ANSWER_LIMIT_S)
         except subprocess.TimeoutExpired:

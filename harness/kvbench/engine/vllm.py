@@ -7,27 +7,42 @@ means a real generation, and alive means that our own process tree still runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from kvbench import clock, environments, masking
 from kvbench.client import Client
 from kvbench.engine import effective, failures, identity
 from kvbench.engine.command import AGENT, MODEL, PORT, fill
+from kvbench.engine.family import runs
 from kvbench.engine.fork import ForkServer, base_env
 from kvbench.engine.process import ProcessTree, StopResult, Tree
 from kvbench.errors import EngineError, LaunchError
 from kvbench.plan_types import PlannedLife
 from kvbench.scenario.models import VllmEngine
+from kvbench.telemetry import metrics
 
 POLL_S: Final = 0.2
-PROBE_LIMIT_S: Final = 60.0
 TAIL_CHARACTERS: Final = 4000
 TOTAL_LIMIT_FACTOR: Final = 10
 """a log that progresses extends the limit of a start, up to this many times"""
 PROBE_TOKENS: Final = (100, 101, 102, 103)
+COUNTERS_LIMIT_S: Final = 5.0
+"""how long the counters may take to show the readiness probe"""
+DEATH_GRACE_S: Final = 3.0
+"""requests fail some moments before the end of their server can be seen"""
+_PASSING: Final = frozenset({"connection", "timeout"})
+"""failures of a generation that a server which is still getting ready may show"""
+_ENGINE_TITLE: Final = "VLLM::"
+
+
+class EngineDiedError(EngineError):
+    """A server that had become ready has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,7 @@ class VllmServer:
         self._tree: Tree | None = None
         self._started_s = 0.0
         self._stopped: StopResult | None = None
+        self._engine_processes: dict[psutil.Process, str] = {}
         self.log = log
         self.host = "127.0.0.1" if engine.host in {"", "0.0.0.0"} else engine.host  # noqa: S104
         self.port = engine.port or identity.free_port(engine.host)
@@ -89,19 +105,18 @@ class VllmServer:
         self._started_s = clock.now_s()
         start_s = clock.monotonic_s()
         self._tree = self._launch()
-        with Client(self.url, self.model_id, PROBE_LIMIT_S) as client:
-            self._wait_until_up(client, on_progress)
-            proved = self._prove(client)
-            self._generate(client)
-            if self._engine.dev_mode:
-                self._preflight(client)
-            read = effective.read(
-                metrics_page=client.metrics_page(),
-                server_info=client.server_info() if self._engine.dev_mode else None,
-                log_text=self._log_text(),
-                version=client.version(),
-                max_model_len_tokens=proved.max_model_len_tokens,
-            )
+        try:
+            proved, read = self._get_ready(on_progress)
+        except EngineError as error:
+            status = self._end_within(DEATH_GRACE_S)
+            if status is not None:
+                raise self._failed(status) from error
+            raise LaunchError(
+                f"the server is up, but does not answer: {error}",
+                kind=failures.classify(self._log_text(), None).kind,
+                log_tail=self.log_tail(),
+            ) from error
+        self._engine_processes = _engine_processes(self._tree.members())
         return Ready(
             start_s=clock.monotonic_s() - start_s,
             model_id=proved.model_id,
@@ -109,22 +124,69 @@ class VllmServer:
             effective={**read, "model_id": proved.model_id, "listener": proved.listener},
         )
 
+    def _get_ready(
+        self, on_progress: Callable[[str], None]
+    ) -> tuple[identity.Identity, dict[str, Any]]:
+        """Wait until it is up, ours and generating; return who it is and its settings."""
+        assert self._tree is not None
+        with Client(self.url, self.model_id, self._engine.start_limit_s) as client:
+            patience = _Patience(self.log, self._engine.start_limit_s, on_progress)
+            while not client.health():
+                self._keep_waiting(patience)
+            proved = identity.prove(
+                client,
+                self._tree,
+                port=self.port,
+                wanted_model_id=self.model_id,
+                started_s=self._started_s,
+            )
+            while not self._generates(client):
+                self._keep_waiting(patience)
+            if self._engine.dev_mode:
+                self._preflight(client)
+            return proved, effective.read(
+                metrics_page=client.metrics_page(),
+                server_info=client.server_info() if self._engine.dev_mode else None,
+                log_text=self._log_text(),
+                version=client.version(),
+                max_model_len_tokens=proved.max_model_len_tokens,
+            )
+
     def alive(self) -> bool:
         """Whether the server's main process still runs."""
         return self._tree is not None and self._tree.poll() is None
 
     def check_alive(self) -> None:
-        """Raise EngineError with the class and the decisive line when the server has ended."""
+        """Raise EngineDiedError when the server, or an engine process behind it, has ended.
+
+        For use after a request was lost: it waits a moment for an end that cannot be seen yet.
+        """
+        deadline_s = clock.monotonic_s() + DEATH_GRACE_S
+        while True:
+            self._raise_if_ended()
+            if clock.monotonic_s() >= deadline_s:
+                return
+            clock.sleep_s(POLL_S)
+
+    def _raise_if_ended(self) -> None:
         assert self._tree is not None, "not started"
         status = self._tree.poll()
+        gone = [title for process, title in self._engine_processes.items() if not runs(process)]
         if status is not None:
-            failure = failures.classify(self._log_text(), status)
-            raise EngineError(f"the engine ended ({failure.kind}): {failure.message}")
-        failure = failures.classify(self._log_text(), None)
-        if "EngineDeadError" in self._log_text():
-            raise EngineError(
-                f"the engine behind a living server ended ({failure.kind}): {failure.message}"
-            )
+            what = f"the engine ended with status {status}"
+        elif gone:
+            what = f"{', '.join(gone)} ended behind a server that still runs"
+        elif "EngineDeadError" in self._log_text():
+            what = "the engine behind a server that still runs is dead"
+        else:
+            return
+        failure = self._failure(status)
+        raise EngineDiedError(
+            f"{what} ({failure.kind}): {failure.message}",
+            kind=failure.kind,
+            log_tail=self.log_tail(),
+            exit_status=status,
+        )
 
     def log_tail(self) -> str:
         """The last lines of the log, secrets masked."""
@@ -142,59 +204,54 @@ class VllmServer:
 
     def _launch(self) -> Tree:
         if self._fork_server is not None:
-            return self._fork_server.launch(
-                self.argv, {**base_env(), **self.env}, self.log, self.log.parent
-            )
+            try:
+                return self._fork_server.launch(
+                    self.argv, {**base_env(), **self.env}, self.log, self.log.parent
+                )
+            except EngineError as error:
+                raise LaunchError(str(error), kind="command") from error
         # Resolved only here, so that a plan can be made where the interpreter is not.
         environments.resolve_python(self._engine.python)
         tree = ProcessTree(self.argv, log=self.log, env={**base_env(), **self.env})
         tree.start()
         return tree
 
-    def _wait_until_up(self, client: Client, on_progress: Callable[[str], None]) -> None:
-        """Poll `/health`; the limit counts from the last growth of the log."""
-        assert self._tree is not None
-        begin_s = moved_s = clock.monotonic_s()
-        size_bytes = 0
-        limit_s = self._engine.start_limit_s
-        while True:
-            status = self._tree.poll()
-            if status is not None:
-                raise self._failed(status)
-            if client.health():
-                return
-            now_s = clock.monotonic_s()
-            grown_bytes = self.log.stat().st_size if self.log.is_file() else 0
-            if grown_bytes > size_bytes:
-                size_bytes, moved_s = grown_bytes, now_s
-                on_progress(f"starting: {_last_line(self._log_text())}")
-            silent_s = now_s - moved_s
-            if silent_s > limit_s or now_s - begin_s > limit_s * TOTAL_LIMIT_FACTOR:
-                raise self._timed_out(f"the log was silent for {silent_s:.0f} s")
-            clock.sleep_s(POLL_S)
-
-    def _prove(self, client: Client) -> identity.Identity:
-        assert self._tree is not None
-        return identity.prove(
-            client,
-            self._tree,
-            port=self.port,
-            wanted_model_id=self.model_id,
-            started_s=self._started_s,
-        )
-
-    def _generate(self, client: Client) -> None:
-        answer = client.complete(
-            PROBE_TOKENS, request_id="kvbench-readiness", new_tokens=1, top_logprobs=0
-        )
-        if answer.error is None:
-            return
+    def _keep_waiting(self, patience: _Patience) -> None:
+        """Pause, unless the start has failed or used up its time; then raise LaunchError."""
         assert self._tree is not None
         status = self._tree.poll()
         if status is not None:
             raise self._failed(status)
-        if answer.error_kind == "timeout":
-            raise self._timed_out("a generation of one token did not come back")
+        exhausted = patience.exhausted()
+        if exhausted is not None:
+            raise self._timed_out(exhausted)
+        clock.sleep_s(POLL_S)
+
+    def _end_within(self, limit_s: float) -> int | None:
+        """Return the exit status if the server ends in time: a failed call may come before it."""
+        assert self._tree is not None
+        deadline_s = clock.monotonic_s() + limit_s
+        while (status := self._tree.poll()) is None and clock.monotonic_s() < deadline_s:
+            clock.sleep_s(POLL_S)
+        return status
+
+    def _generates(self, client: Client) -> bool:
+        """Try to generate one token; raises LaunchError when the server refuses to."""
+        answer = client.complete(
+            PROBE_TOKENS, request_id="kvbench-readiness", new_tokens=1, top_logprobs=0
+        )
+        if answer.error is None:
+            # Counters lag an answer; those of the probe must not fall into the first window.
+            metrics.settle(
+                client,
+                finished=1,
+                prompt_tokens=len(PROBE_TOKENS),
+                since=(),
+                limit_s=COUNTERS_LIMIT_S,
+            )
+            return True
+        if answer.error_kind in _PASSING or answer.http_status == 503:
+            return False
         raise LaunchError(
             f"the server is up, but cannot generate: {answer.error}",
             kind=failures.classify(self._log_text(), None).kind,
@@ -213,13 +270,18 @@ class VllmServer:
             )
 
     def _failed(self, status: int) -> LaunchError:
-        failure = failures.classify(self._log_text(), status)
+        failure = self._failure(status)
         return LaunchError(
             f"the server ended with status {status} ({failure.kind}): {failure.message}",
             kind=failure.kind,
             log_tail=self.log_tail(),
             exit_status=status,
         )
+
+    def _failure(self, status: int | None) -> failures.Failure:
+        """Classify the log; its decisive line is masked, because it becomes a message."""
+        failure = failures.classify(self._log_text(), status)
+        return replace(failure, message=masking.mask_text(failure.message, self._secrets()))
 
     def _timed_out(self, what: str) -> LaunchError:
         return LaunchError(
@@ -247,6 +309,44 @@ def _filled_env(planned: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
     return env
 
 
-def _last_line(text: str) -> str:
-    lines = text.rstrip().splitlines()
-    return lines[-1][-100:] if lines else ""
+class _Patience:
+    """The limit of a start: so many seconds of silence, and ten times that in all."""
+
+    def __init__(self, log: Path, limit_s: float, on_progress: Callable[[str], None]) -> None:
+        self._log = log
+        self._limit_s = limit_s
+        self._on_progress = on_progress
+        self._begin_s = self._moved_s = clock.monotonic_s()
+        self._size_bytes = 0
+
+    def exhausted(self) -> str | None:
+        """Return why there is nothing left to wait for, or None; reports what the log says."""
+        now_s = clock.monotonic_s()
+        size_bytes = self._log.stat().st_size if self._log.is_file() else 0
+        if size_bytes > self._size_bytes:
+            self._size_bytes, self._moved_s = size_bytes, now_s
+            self._on_progress(f"starting: {_last_line(self._log)}")
+        if now_s - self._moved_s > self._limit_s:
+            return f"the log was silent for {now_s - self._moved_s:.0f} s"
+        if now_s - self._begin_s > self._limit_s * TOTAL_LIMIT_FACTOR:
+            return f"{now_s - self._begin_s:.0f} s have passed in all"
+        return None
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_CHARACTERS))
+        lines = file.read().decode(errors="replace").rstrip().splitlines()
+    return masking.mask_text(lines[-1][-100:]) if lines else ""
+
+
+def _engine_processes(pids: Sequence[int]) -> dict[psutil.Process, str]:
+    """Find the processes that vLLM titles as its engines and workers, with their titles."""
+    found = {}
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process = psutil.Process(pid)
+            title = " ".join(process.cmdline())
+            if title.startswith(_ENGINE_TITLE):
+                found[process] = title.strip()
+    return found

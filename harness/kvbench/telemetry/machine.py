@@ -1,7 +1,7 @@
 """Facts about the machine and about this checkout of kvbench, for the head of every record.
 
-Numbers from two machines must not be compared without seeing it; the host's name is left out, because
-records are published.
+Numbers from two machines must not be compared without seeing it; the host's name is left out,
+because records are published.
 """
 
 from __future__ import annotations

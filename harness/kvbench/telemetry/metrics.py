@@ -25,11 +25,14 @@ _FIRST_ENGINE: Final = "0"
 """engine of a page from before vLLM had the label"""
 
 
-class CounterRestarted(EngineError):
+class CounterRestartedError(EngineError):
     """A counter went back: the process behind the URL is not the one that was there before."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="restarted")
 
-class UnreadablePage(EngineError):
+
+class UnreadablePageError(EngineError):
     """A `/metrics` page that is not Prometheus text."""
 
 
@@ -50,7 +53,7 @@ _Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def read(page: str) -> Page:
-    """Read a page; raises UnreadablePage.
+    """Read a page; raises UnreadablePageError.
 
     A counter of a connector that the page declares without any series has counted nothing yet: it
     is 0 for every engine of the page (only if it has no labels of its own).
@@ -87,16 +90,14 @@ def _rows(page: str) -> Iterable[tuple[str, str, dict[str, str], float]]:
         name = line.partition("{")[0].partition(" ")[0]
         if name in BY_ALIAS:
             wanted.append(line)
-        elif name and not name[0].isalpha():
-            raise UnreadablePage(f"not a /metrics page: {line[:80]!r}")
     if not wanted and page.lstrip()[:1] in {"<", "{"}:
-        raise UnreadablePage(f"not a /metrics page: {page[:80]!r}")
+        raise UnreadablePageError(f"not a /metrics page: {page[:80]!r}")
     try:
         for family in text_string_to_metric_families("\n".join(wanted) + "\n"):
             for sample in family.samples:
                 yield sample.name, "value", sample.labels, float(sample.value)
     except ValueError as error:
-        raise UnreadablePage(f"not a /metrics page: {error}") from error
+        raise UnreadablePageError(f"not a /metrics page: {error}") from error
 
 
 def _identity(series: Series, labels: dict[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -142,7 +143,7 @@ def _order(sample: Sample) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def select(samples: Sequence[Sample], name: str, engine: str | None = None) -> list[Sample]:
-    """Return the samples of a canonical name, of one engine or of all; raises KeyError if unknown."""
+    """Return the samples of a canonical name, of one engine or of all."""
     assert name in CANONICAL, f"{name} is no canonical name"
     return [
         sample
@@ -163,24 +164,26 @@ def delta(
     """How far a counter went between two snapshots of one process; None when `after` lacks it.
 
     Prometheus makes a labelled series at its first use, so one that is new in `after` began at 0.
-    Raises CounterRestarted when any series went back: such a difference means nothing.
+    Raises CounterRestartedError when any series went back: such a difference means nothing.
     """
     rows = select(after, name, engine)
     if not rows:
         if select(before, name, engine):
-            raise CounterRestarted(f"{name}: was on the page before and is gone")
+            raise CounterRestartedError(f"{name}: was on the page before and is gone")
         return None
     then = {_key(sample): sample.value for sample in select(before, name, engine)}
     gone = then.keys() - {_key(sample) for sample in rows}
     for sample in rows:
         if sample.value < then.get(_key(sample), 0.0):
-            was = then[_key(sample)]
-            raise CounterRestarted(
+            was = then.get(_key(sample), 0.0)
+            raise CounterRestartedError(
                 f"{name} of engine {sample.engine or 'process'} went back from {was:g} to "
                 f"{sample.value:g}: the server was started again"
             )
     if gone:
-        raise CounterRestarted(f"{name}: {len(gone)} series were on the page before and are gone")
+        raise CounterRestartedError(
+            f"{name}: {len(gone)} series were on the page before and are gone"
+        )
     return sum(sample.value - then.get(_key(sample), 0.0) for sample in rows)
 
 
@@ -222,7 +225,7 @@ def settle(
     """Wait until the counters show what was sent since a snapshot, and nothing runs or waits.
 
     `finished` requests and `prompt_tokens` are totals over all engines. More than was sent counts
-    as reached: somebody else's requests are for the checks to find. Raises CounterRestarted.
+    as reached: somebody else's requests are for the checks to find. Raises CounterRestartedError.
     """
     start_s = clock.monotonic_s()
     while True:

@@ -1,7 +1,7 @@
 """Which series of a `/metrics` page carries which canonical counter, per generation of vLLM.
 
-A wrong name never fails a run, it only empties a column (fault F21): so names are data in one place,
-newest first, and are pinned by pages captured from real servers.
+A wrong name never fails a run, it only empties a column (fault F21): so names are data in one
+place, newest first, and are pinned by pages captured from real servers.
 """
 
 from __future__ import annotations
@@ -79,5 +79,7 @@ SERIES: Final = (
         "vllm:kv_offload_allocation_failure",
     ),
 )
-BY_ALIAS: Final = {alias: (series, rank) for series in SERIES for rank, alias in enumerate(series.aliases)}
+BY_ALIAS: Final = {
+    alias: (series, rank) for series in SERIES for rank, alias in enumerate(series.aliases)
+}
 CANONICAL: Final = {series.name: series for series in SERIES}

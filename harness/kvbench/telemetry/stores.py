@@ -1,8 +1,8 @@
 """Waits until a connector has stored what it was given: a condition with a deadline.
 
 A store is still under way when its request has been answered, so a reload measured too early proves
-nothing. Gauges are written by engine steps: those of an idle engine can be stale, and only a further
-request (a declared nudge) refreshes them.
+nothing. Gauges are written by engine steps: those of an idle engine can be stale, and only a
+further request (a declared nudge) refreshes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUDGES: Final = 3
 
 
 class StoreWait(NamedTuple):
-    """The end of a wait for stores; `needs_nudge`: only a further request can refresh the gauges."""
+    """The end of a wait; `needs_nudge`: only a further request can refresh the gauges."""
 
     condition: str
     reached: bool
@@ -61,7 +61,7 @@ class _Rule:
 RULES: Final[dict[tuple[str, str | None], _Rule]] = {
     ("none", None): _Rule(),
     # In vLLM 0.32 the engine steps until nothing is pending, and the gauge arrives with the update
-    # that finishes the last store; outcomes count boundary hand-offs only, so they are no condition.
+    # that finishes the last store; outcomes count boundary hand-offs only: no condition.
     ("simple", "eager"): _Rule(zero=("simple_pending_store_blocks",)),
     # Lazy stores begin when the free list runs low; their outcomes are not counted.
     ("simple", "lazy"): _Rule(zero=("simple_pending_store_blocks",)),
@@ -74,7 +74,7 @@ RULES: Final[dict[tuple[str, str | None], _Rule]] = {
 def wait(
     client: HasMetrics, connector: Connector, *, limit_s: float, nudge: Callable[[], None]
 ) -> StoreWait:
-    """Wait until `connector` has stored what it is going to store; nudges at most `NUDGES` times."""
+    """Wait until `connector` has stored what it is going to; nudges at most `NUDGES` times."""
     mode = connector.mode if isinstance(connector, SimpleConnector) else None
     start_s = clock.monotonic_s()
     nudges = 0

@@ -80,7 +80,8 @@ class FaultSwitch:
         )
 
     def _collect(self, window: Window) -> None:
-        data = self._journal.read_bytes()[self._read_bytes :]
+        unread = self._journal.read_bytes()[self._read_bytes :]
+        data = unread[: unread.rfind(b"\n") + 1]  # what has no end yet is read the next time
         self._read_bytes += len(data)
         for line in data.splitlines():
             window.life.record.write(

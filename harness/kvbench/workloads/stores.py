@@ -21,7 +21,7 @@ def wait_for_stores(window: Window, connector: Connector, limit_s: float) -> Non
     def nudge() -> None:
         window.send([Load("nudge", NUDGE_TOKENS, "nudge", new_tokens=1, top_logprobs=1)])
 
-    waited = stores.wait(window.life.client, connector, limit_s=limit_s, nudge=nudge)
+    waited = stores.wait(window, connector, limit_s=limit_s, nudge=nudge)
     window.waited(
         waited.condition, reached=waited.reached, waited_s=waited.waited_s, detail=waited.detail
     )

@@ -7,7 +7,8 @@ and prompt tokens have reached what was sent (with a deadline; that it passed is
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,9 +30,6 @@ from kvbench.record import Record
 from kvbench.telemetry import metrics
 
 Edge = Literal["before", "after"]
-
-LOST = frozenset({"timeout", "connection"})
-"""kinds of a failed request after which the engine itself is in doubt"""
 
 
 @dataclass(slots=True)
@@ -95,19 +93,31 @@ class Window:
         )
 
     def __enter__(self) -> Window:
-        self._snapshot("before")
+        with self._aborted_by_errors():
+            self._snapshot("before")
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+        if error is not None:
+            self._abort(error)
+            return
+        with self._aborted_by_errors():
             self._snapshot("after")
-            ended = PhaseEnded(time_s=clock.now_s(), window=self.id, outcome="complete")
-        else:
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            ended = PhaseEnded(
-                time_s=clock.now_s(), window=self.id, outcome="aborted", reason=reason
-            )
-        self.life.record.write(ended)
+        self.life.record.write(PhaseEnded(time_s=clock.now_s(), window=self.id, outcome="complete"))
+
+    @contextmanager
+    def _aborted_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._abort(error)
+            raise
+
+    def _abort(self, error: BaseException) -> None:
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self.life.record.write(
+            PhaseEnded(time_s=clock.now_s(), window=self.id, outcome="aborted", reason=reason)
+        )
 
     def send(self, wave: Sequence[Load]) -> list[Answer]:
         """Send a wave together, file the answers, and wait until the counters have caught up.
@@ -187,18 +197,27 @@ class Window:
         )
 
     def _check_engine(self, answers: Sequence[Answer]) -> None:
-        lost = [answer for answer in answers if answer.error_kind in LOST]
-        if not lost:
-            return
-        self.life.server.check_alive()
-        raise EngineError(
-            f"the engine no longer answers ({lost[0].error}) though its process is alive: a hang"
-        )
+        lost = {a.error_kind: a.error for a in answers if a.error_kind in ("timeout", "connection")}
+        if lost or any((answer.http_status or 0) >= 500 for answer in answers):
+            self.life.server.check_alive()
+        if "timeout" in lost:
+            raise EngineError(
+                f"the engine no longer answers ({lost['timeout']}) though its process is alive: "
+                "a hang",
+                kind="hang",
+                log_tail=self.life.server.log_tail(),
+            )
+        if "connection" in lost:
+            raise EngineError(
+                f"the engine dropped a request ({lost['connection']}) though its process is alive",
+                kind="connection",
+                log_tail=self.life.server.log_tail(),
+            )
 
     def _settle(self, since: tuple[Sample, ...], answers: Sequence[Answer]) -> metrics.Page:
         finished = [answer for answer in answers if answer.error is None]
         settled = metrics.settle(
-            self.life.client,
+            self,
             finished=len(finished),
             prompt_tokens=sum(answer.prompt_tokens or 0 for answer in finished),
             since=since,
@@ -213,9 +232,17 @@ class Window:
             )
         return metrics.read(settled.page)
 
+    def metrics_page(self) -> str:
+        """Fetch `/metrics`; raises EngineError, with the better reason where the engine died."""
+        try:
+            return self.life.client.metrics_page()
+        except EngineError:
+            self.life.server.check_alive()
+            raise
+
     def _snapshot(self, edge: Edge) -> None:
         """Open or close the window: the whole page becomes an artifact."""
-        text = self.life.client.metrics_page()
+        text = self.metrics_page()
         path = self.life.record.artifact(f"metrics/{self.id}-{edge}.txt.gz")
         path.write_bytes(gzip.compress(text.encode(), mtime=0))
         self._file_snapshot(self.id, edge, metrics.read(text), self.life.record.relative(path))
