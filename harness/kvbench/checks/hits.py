@@ -11,11 +11,19 @@ from typing import NamedTuple
 from kvbench.checks.common import What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.reset_proof import not_cold
+from kvbench.checks.witnesses import is_suspect
 from kvbench.ledger.facts import Ledger, Request, Window
 from kvbench.oracle import TokenRange
 
 CLAIM = "hits"
 CHECK = "hits_match_oracle"
+
+
+def _is_counted(request: Request) -> bool:
+    """False where `usage` contradicts the counters: then they are suspect, not the connector."""
+    if request.local is None or request.external is None or request.cached is None:
+        return True
+    return request.local + request.external == request.cached
 
 
 class Mismatch(NamedTuple):
@@ -41,11 +49,13 @@ def _distance(expected: TokenRange, observed: int, block: int | None) -> str:
 def _mismatches(request: Request, block: int | None) -> list[Mismatch]:
     assert request.expected is not None
     expected = request.expected
-    numbers = (
-        ("local", expected.local, request.local),
-        ("external", expected.external, request.external),
-        ("cached", expected.cached, request.cached),
-    )
+    numbers = [("cached", expected.cached, request.cached)]
+    if _is_counted(request):
+        numbers = [
+            ("local", expected.local, request.local),
+            ("external", expected.external, request.external),
+            *numbers,
+        ]
     found = []
     for tier, span, observed in numbers:
         if observed is None or span.contains(observed):
@@ -62,7 +72,7 @@ def _too_long(request: Request) -> int | None:
     """A hit longer than any hit of this prompt can be."""
     assert request.expected is not None
     parts = [request.cached]
-    if request.local is not None and request.external is not None:
+    if request.local is not None and request.external is not None and _is_counted(request):
         parts.append(request.local + request.external)
     longest = max((part for part in parts if part is not None), default=0)
     return longest if longest > request.expected.max_hit_tokens else None
@@ -100,7 +110,7 @@ def _window_totals(window: Window) -> list[str]:
     return words
 
 
-def _of_window(window: Window, block: int | None) -> list[Finding]:
+def _of_window(window: Window, block: int | None, *, is_suspect: bool) -> list[Finding]:
     scored = [request for request in window.scored if request.done.error is None]
     known = [request for request in scored if request.expected is not None]
     findings = []
@@ -109,7 +119,7 @@ def _of_window(window: Window, block: int | None) -> list[Finding]:
         findings.append(_too_long_finding(window, too_long))
     wrong = [mismatch for request in known for mismatch in _mismatches(request, block)]
     words = [mismatch.words for mismatch in wrong]
-    if window.concurrency > 1:
+    if window.concurrency > 1 and not is_suspect:
         words += _window_totals(window)
     if words:
         findings.append(
@@ -168,7 +178,9 @@ def check(ledger: Ledger) -> list[Finding]:
         problems = [
             finding
             for window in windows
-            for finding in _of_window(window, ledger.hit_step_tokens(window))
+            for finding in _of_window(
+                window, ledger.hit_step_tokens(window), is_suspect=is_suspect(window, ledger)
+            )
         ]
         findings += problems
         if not any(finding.outcome is Outcome.FAIL for finding in problems):

@@ -59,7 +59,7 @@ def _failed(life: Life, line: int, failed: LifeFailed) -> Finding:
 
 def _ended(life: Life, *, is_interrupted: bool) -> list[Finding]:
     if life.ended is None:
-        if is_interrupted:
+        if is_interrupted or not life.started.argv:
             return []
         reason = f"{life.id}: nothing says that its processes were stopped"
         return [_life_finding(life, life.line, Outcome.ERROR, reason, check="stopped", claim=SETUP)]
@@ -85,7 +85,9 @@ def is_incomplete(request: Request, window: Window) -> bool:
         is_short = done.completion_tokens != planned
         if is_short and done.finish_reason != "stop":
             return True
-    return done.role == "scored" and len(done.tokens) != (done.completion_tokens or 0)
+    if done.role != "scored":
+        return False
+    return not done.tokens or len(done.tokens) != done.completion_tokens
 
 
 def _answers(window: Window) -> list[Finding]:

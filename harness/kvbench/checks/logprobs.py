@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvbench.checks.answers import usable
 from kvbench.checks.common import What, about, about_arm, listed, short, tested_pairs
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.identity import Compared, compare_arm
@@ -23,19 +24,24 @@ from kvbench.checks.matching import (
     Pair,
     Runs,
     against_fresh,
+    between_arms,
     cpu_hits,
     fresh_pairs,
+    gpu_hits,
     gpu_pairs,
     matched_pairs,
     runs_of,
     worst,
 )
+from kvbench.checks.reset_proof import not_cold
 from kvbench.checks.statistics import outlier, signed_rank
 from kvbench.ledger.facts import Ledger, Window
 
 CLAIM = "logprobs"
 MATCHED = "cpu_hit_equals_gpu_hit"
 AGAINST_FRESH = "cpu_hit_adds_nothing"
+COLD = "cold_equals_fresh"
+GPU_AS_CONTROL = "gpu_hit_as_control"
 MIN_FRESH_RUNS = 3
 """Fewer fresh runs make one pair of neighbours, and no band (F07 of the fault models)."""
 
@@ -176,6 +182,63 @@ def _fresh(runs: Runs, window: Window) -> Question:
     return Question(AGAINST_FRESH, window, pairs, band, "CPU hit against fresh", words)
 
 
+def _cold(runs: Runs, window: Window) -> Question:
+    """After a reset of both tiers an answer is one more fresh run."""
+    pairs = against_fresh(runs, usable(window))
+    band = _largest_by_prompt(fresh_pairs(runs))
+    return Question(COLD, window, pairs, band, "cold answer against fresh", "fresh against fresh")
+
+
+def _cold_windows(ledger: Ledger, runs: Runs) -> list[Window]:
+    denied = not_cold(ledger)
+    return [
+        window
+        for window in ledger.measured(runs.stage, runs.arm)
+        if window.kind == "cold_again"
+        and window.concurrency == runs.concurrency
+        and window.id not in denied
+        and len(runs.fresh) >= MIN_FRESH_RUNS
+    ]
+
+
+def _gpu_as_control(ledger: Ledger, runs: Runs) -> list[Question]:
+    """A store that damages the device's block shows on GPU hits and CPU hits alike.
+
+    So a GPU hit may differ from fresh as the control's does, plus what two lives differ by: twice
+    their largest distance on fresh answers (once for the fresh run, once for the hit).
+    """
+    control = ledger.control_of(runs.stage)
+    if control is None or not runs.hot or runs.concurrency > 1:
+        return []
+    theirs = next((r for r in runs_of(ledger, runs.stage, control) if r.concurrency == 1), None)
+    lives = worst(between_arms(ledger, runs.stage, runs.arm))
+    if theirs is None or lives is None:
+        return []
+    as_control = {
+        (p.prompt_id, p.other.request.cached): p.distance.max_nats
+        for p in against_fresh(theirs, [a[0] for a in gpu_hits(theirs).values()])
+    }
+    ours = [
+        pair
+        for pair in against_fresh(runs, [a[0] for a in gpu_hits(runs).values()])
+        if (pair.prompt_id, pair.other.request.cached) in as_control
+    ]
+    band: dict[str, float] = {}
+    for pair in ours:
+        noise = as_control[pair.prompt_id, pair.other.request.cached] + 2 * lives
+        band[pair.prompt_id] = max(band.get(pair.prompt_id, 0.0), noise)
+    words = "the control's GPU hits against fresh"
+    question = Question(GPU_AS_CONTROL, runs.hot[0], ours, band, "GPU hit against fresh", words)
+    return [question] if ours else []
+
+
+def _besides(ledger: Ledger, runs: Runs, error_rate: float) -> list[Finding]:
+    questions = [_cold(runs, window) for window in _cold_windows(ledger, runs)]
+    questions = [question for question in questions if question.pairs]
+    questions += _gpu_as_control(ledger, runs)
+    return [_decide(question, runs, error_rate, 0) for question in questions]
+
+
 def _unmatched(runs: Runs, window: Window) -> list[str]:
     matched = {pair.prompt_id for pair in matched_pairs(runs, window)}
     return [
@@ -232,6 +295,11 @@ def check(ledger: Ledger) -> list[Finding]:
             if cpu_hits(window)
             for finding in _of_window(runs, window, error_rate, _flips(compared, window))
         ]
+        besides = [
+            finding
+            for runs in runs_of(ledger, stage, arm)
+            for finding in _besides(ledger, runs, error_rate)
+        ]
         if not mine:
             reason = "no CPU hit to compare"
             findings.append(
@@ -243,8 +311,8 @@ def check(ledger: Ledger) -> list[Finding]:
                     what=What(MATCHED, CLAIM, "logprobs"),
                 )
             )
-        for name in (MATCHED, AGAINST_FRESH):
-            same = [finding for finding in mine if finding.check == name]
+        for name in (MATCHED, AGAINST_FRESH, COLD, GPU_AS_CONTROL):
+            same = [finding for finding in (*mine, *besides) if finding.check == name]
             passes = [finding for finding in same if finding.outcome is Outcome.PASS]
             findings += [finding for finding in same if finding.outcome is not Outcome.PASS]
             if passes and len(passes) == len(same):

@@ -144,25 +144,44 @@ def proofs(ledger: Ledger) -> list[tuple[Window, Window | None, Finding | None]]
 
 @remembered
 def not_cold(ledger: Ledger) -> frozenset[str]:
-    """Windows that a failed reset left its blocks to, up to the next proved full reset."""
+    """Windows whose caches hold something else than the plan says, up to the next full reset.
+
+    A failed or missing proof leaves blocks behind; an engine that was restarted has lost them.
+    """
     denied: set[str] = set()
     verdicts = {proof.id: problem for proof, _, problem in proofs(ledger)}
+    unproved = {window.id for window in _unproved(ledger)}
     is_denied: dict[str, bool] = {}
     for window in ledger.windows:
+        if restarted_engines(window) or window.id in unproved:
+            is_denied[window.life] = True
         if window.is_proof:
             problem = verdicts[window.id]
             if problem is not None and problem.outcome is Outcome.INVALID:
                 is_denied[window.life] = True
-            elif any(r.done.scope == "all" and r.done.success for r in window.resets):
+            elif _is_full_reset(window, problem):
                 is_denied[window.life] = False
         elif is_denied.get(window.life, False):
             denied.add(window.id)
     return frozenset(denied)
 
 
-def _without_proof(ledger: Ledger) -> list[Finding]:
-    """Phases that the plan puts behind a reset, and that have none."""
-    findings = []
+def _is_full_reset(proof: Window, problem: Finding | None) -> bool:
+    return any(
+        reset.done.scope == "all" and (reset.done.success or problem is None)
+        for reset in proof.resets
+    )
+
+
+def restarted_engines(window: Window) -> tuple[str, ...]:
+    """Engines that were restarted in a window or just before it."""
+    both = (window.deltas, window.gap)
+    return tuple(sorted({name for deltas in both if deltas for name in deltas.restarted}))
+
+
+def _unproved(ledger: Ledger) -> list[Window]:
+    """Phases that the plan puts behind a reset, and that have no proof of one before them."""
+    found = []
     in_life: dict[str, list[Window]] = {}
     for window in ledger.windows:
         in_life.setdefault(window.life, []).append(window)
@@ -171,16 +190,16 @@ def _without_proof(ledger: Ledger) -> list[Finding]:
             if window.is_proof or window.planned is None:
                 continue
             if window.planned.reset != "none" and (earlier is None or not earlier.is_proof):
-                reason = "not cold: no proof of a reset comes before it"
-                findings.append(_problem(window, window.label, Outcome.INVALID, reason))
-    return findings
+                found.append(window)
+    return found
 
 
 def check(ledger: Ledger) -> list[Finding]:
     """Every reset of every life, by its sentinel."""
     done = proofs(ledger)
     findings = [problem for _, _, problem in done if problem is not None]
-    findings += _without_proof(ledger)
+    reason = "not cold: no proof of a reset comes before it"
+    findings += [_problem(w, w.label, Outcome.INVALID, reason) for w in _unproved(ledger)]
     for stage, arm in ledger.pairs:
         mine = [(p, f) for p, _, f in done if (p.stage, p.arm) == (stage, arm)]
         proved = [proof for proof, problem in mine if problem is None]

@@ -82,9 +82,11 @@ def _difference(life: Life, key: str, asked: Any, effective: Any) -> Finding:
     )
 
 
-def _of_life(life: Life) -> list[Finding]:
+def _of_life(life: Life, *, has_measured: bool) -> list[Finding]:
     if life.ready is None:
-        return []
+        reason = f"{life.id} was measured, but nothing says with which settings it ran"
+        unknown = _finding(life, "settings_effective", Outcome.INVALID, reason)
+        return [unknown] if has_measured else []
     ready = life.ready[1]
     findings: list[Finding] = []
     unread: list[str] = []
@@ -96,6 +98,8 @@ def _of_life(life: Life) -> list[Finding]:
         effective = ready.effective[key]
         if _plain(asked) != _plain(effective):
             findings.append(_difference(life, key, asked, effective))
+    if life.planned is not None and life.planned.connector.get("kind", "none") != "none":
+        unread += sorted(DECISIVE_KEYS - ready.asked.keys() - ready.effective.keys())
     decisive = sorted(DECISIVE_KEYS & set(unread))
     if decisive:
         reason = f"the engine does not say which {', '.join(decisive)} is effective"
@@ -103,11 +107,16 @@ def _of_life(life: Life) -> list[Finding]:
     if findings:
         return findings
     notes = (f"not readable from the engine: {', '.join(unread)}",) if unread else ()
-    compared = len(ready.asked) - len(unread)
+    compared = len(ready.asked.keys() & ready.effective.keys())
     reason = f"{compared} settings of {life.id} are as they were asked"
     return [_finding(life, "settings_effective", Outcome.PASS, reason, notes=notes)]
 
 
 def check(ledger: Ledger) -> list[Finding]:
     """Asked against effective settings, for every life that became ready."""
-    return [finding for life in ledger.lives for finding in _of_life(life)]
+    measured = {window.life for window in ledger.windows if window.is_complete}
+    return [
+        finding
+        for life in ledger.lives
+        for finding in _of_life(life, has_measured=life.id in measured)
+    ]

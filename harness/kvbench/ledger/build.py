@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+from pydantic import ValidationError
+
 from kvbench.errors import RecordError
 from kvbench.events import (
     AnyEvent,
@@ -48,6 +51,23 @@ class _OpenLife:
     last_snapshot: Snapshot | None = None
     happenings: list[tuple[str, Happening]] = field(default_factory=list)
     windows: list[str] = field(default_factory=list)
+
+
+def _never_started(line: int, failed: LifeFailed) -> _OpenLife:
+    """A life whose start failed before there was a command to file."""
+    started = LifeStarted(
+        time_s=failed.time_s,
+        life=failed.life,
+        argv=(),
+        env={},
+        python="",
+        vllm_version=None,
+        start_mode="not started",
+        url="",
+        pid=None,
+        log="",
+    )
+    return _OpenLife(line, started)
 
 
 @dataclass
@@ -109,7 +129,8 @@ class _Reader:
                 self.lives[event.life] = _OpenLife(line, event)
             case LifeReady() if event.life in self.lives:
                 self.lives[event.life].ready = (line, event)
-            case LifeFailed() if event.life in self.lives:
+            case LifeFailed():
+                self.lives.setdefault(event.life, _never_started(line, event))
                 self.lives[event.life].failed.append((line, event))
             case LifeEnded() if event.life in self.lives:
                 self.lives[event.life].ended = (line, event)
@@ -257,7 +278,7 @@ def _life(name: str, opened: _OpenLife, reader: _Reader) -> Life:
 def _seal(directory: Path) -> Seal:
     try:
         files = tuple(broken_seal(directory))
-    except RecordError:
+    except (RecordError, ValueError, KeyError):  # none, or its writing was cut off
         return Seal(state="none", files=())
     return Seal(state="broken" if files else "whole", files=files)
 
@@ -265,8 +286,18 @@ def _seal(directory: Path) -> Seal:
 def _plan(stored: StoredRecord) -> Plan | None:
     try:
         return stored.plan()
-    except RecordError:
+    except (RecordError, msgspec.DecodeError):  # none, or its writing was cut off
         return None
+
+
+def _scenario(plan: Plan | None, directory: Path) -> Scenario | None:
+    try:
+        return Scenario.model_validate(plan.scenario) if plan is not None else None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "scenario"
+        reason = f"this kvbench cannot read its scenario: {place}: {first['msg']}"
+        raise RecordError(f"{directory}: {reason}") from error
 
 
 def load(directory: Path) -> Ledger:
@@ -274,7 +305,7 @@ def load(directory: Path) -> Ledger:
     stored = StoredRecord(directory)
     run = stored.started()
     plan = _plan(stored)
-    scenario = Scenario.model_validate(plan.scenario) if plan is not None else None
+    scenario = _scenario(plan, directory)
     reader = _Reader(plan, scenario)
     for line, event in stored.events():
         reader.read(line, event)

@@ -101,6 +101,11 @@ def _series(snapshot: Snapshot) -> dict[str, dict[Key, float]]:
     return pages
 
 
+def _with_counters(pages: Mapping[str, Mapping[Key, float]]) -> set[str]:
+    """Engines that have a counter of vLLM itself; a connector's or a process' series is none."""
+    return {engine for engine, series in pages.items() if any(key[0] in COUNTERS for key in series)}
+
+
 def _start_times(pages: Mapping[str, Mapping[Key, float]]) -> set[float]:
     return {
         value
@@ -139,4 +144,6 @@ def difference(before: Snapshot, after: Snapshot) -> Deltas:
             by_engine[engine] = moved
         if started_anew and moved:
             restarted.add(engine)
+    for engine in _with_counters(old) ^ _with_counters(new):  # came or went: no delta, so n/a
+        by_engine[engine] = {}
     return Deltas(by_engine=by_engine, restarted=tuple(sorted(restarted)))

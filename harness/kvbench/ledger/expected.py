@@ -89,6 +89,16 @@ def _wave_step(group: list[Sent], plan: Plan) -> WaveStep | None:
     )
 
 
+def may_have_cleared(reset: ResetDone) -> bool:
+    """True unless the engine refused it or has no such endpoint.
+
+    An answer without a word leaves it to the proof to decide; phases behind a failed proof are not
+    judged.
+    """
+    has_no_endpoint = bool(reset.answers) and all(a.startswith("HTTP 4") for a in reset.answers)
+    return reset.success is True or (reset.success is None and not has_no_endpoint)
+
+
 def _clears_all(step: ResetStep, has_tier: bool) -> bool:
     return step.external or not has_tier
 
@@ -105,7 +115,7 @@ def expected_hits(
     lines: list[list[Sent]] = []
     for group in _waves(happenings):
         if isinstance(group, ResetDone):
-            if group.success:
+            if may_have_cleared(group):
                 steps.append(ResetStep(external=group.scope == "all"))
                 lines.append([])
             continue

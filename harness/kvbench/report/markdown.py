@@ -7,6 +7,7 @@ interrupted: it then shows what was measured until then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from kvbench.checks.finding import Finding, Outcome
@@ -28,8 +29,13 @@ MARKS = {
 }
 
 
+def _line(text: str) -> str:
+    """Text of an engine or a scenario on one line, with nothing in it that reads as HTML."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.splitlines()))
+
+
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return _line(text).replace("|", "\\|")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -138,23 +144,21 @@ def _band_cells(row: BandRow) -> tuple[str, ...]:
 def _finding_lines(finding: Finding) -> list[str]:
     place = " / ".join(word for word in (finding.stage, finding.arm, finding.phase) if word != "-")
     head = f"- {MARKS[finding.outcome]} `{finding.check}` ({place or 'run'}): {finding.reason}"
-    lines = [head.replace("\n", " ")]
+    lines = [_line(head)]
     if finding.outcome is not Outcome.PASS:
         if finding.expected or finding.observed:
-            lines.append(
-                f"  - expected {finding.expected or MISSING}; "
-                f"observed {finding.observed or MISSING}"
-            )
+            expected, observed = finding.expected or MISSING, finding.observed or MISSING
+            lines.append(_line(f"  - expected {expected}; observed {observed}"))
         if finding.evidence:
             lines.append(f"  - evidence: {', '.join(finding.evidence)}")
-    lines += [f"  - note: {note}" for note in finding.notes]
+    lines += [_line(f"  - note: {note}") for note in finding.notes]
     return lines
 
 
 def not_proved(ledger: Ledger, verdict: Verdict) -> list[str]:
     """What a reader must not conclude from this run."""
     lines = [
-        f"{finding.claim}: {finding.reason}"
+        _line(f"{finding.claim}: {finding.reason}")
         for finding in verdict.findings
         if finding.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.SKIPPED)
     ]
@@ -165,6 +169,9 @@ def not_proved(ledger: Ledger, verdict: Verdict) -> list[str]:
             for c in ("alive", "hits", "identity", "logprobs", "score", "performance")
             if c not in claimed
         ]
+        if ledger.control_of(stage) is None and "identity" in claimed:
+            why = "an answer that is wrong from its first fresh run on cannot be seen"
+            lines.append(f"identity: no control arm ran in stage {stage}: {why}")
         if missing:
             lines.append(f"not claimed by stage {stage}: {', '.join(missing)}")
     if has_host_copies(ledger):
@@ -176,12 +183,12 @@ def _header(ledger: Ledger, verdict: Verdict) -> list[str]:
     scenario = ledger.scenario
     title = scenario.title if scenario is not None else ledger.run.scenario_name
     lines = [
-        f"# {title}",
+        f"# {_line(title)}",
         "",
         f"**{verdict.outcome.value.upper()}** (exit code {verdict.exit_code})",
     ]
     if verdict.first is not None and verdict.outcome is not Outcome.PASS:
-        lines[-1] += f": {verdict.first.reason}"
+        lines[-1] += _line(f": {verdict.first.reason}")
     if ledger.is_interrupted:
         lines += ["", "The run was interrupted; this is what was measured until then."]
     lines += ["", "## What was measured", ""]
@@ -236,5 +243,5 @@ def render(ledger: Ledger, verdict: Verdict) -> str:
     notes = list(ledger.scenario.notes) if ledger.scenario is not None else []
     notes += [note.text for _, note in ledger.notes]
     if notes:
-        lines += ["", "## Notes", "", *(f"- {note}" for note in notes)]
+        lines += ["", "## Notes", "", *(_line(f"- {note}") for note in notes)]
     return "\n".join(lines) + "\n"

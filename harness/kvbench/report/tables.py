@@ -110,6 +110,18 @@ def _worst_word(findings: Sequence[Finding]) -> str:
     return next((outcome.value for outcome in SEVERITY if outcome in found), Outcome.PASS.value)
 
 
+def _of_whole_arm(verdict: Verdict, stage: str, arm: str) -> list[Finding]:
+    """Doubts about a whole arm or record: where they stand, none of its rows is a pass."""
+    return [
+        finding
+        for finding in verdict.findings
+        if finding.outcome in (Outcome.INVALID, Outcome.INCONCLUSIVE)
+        and finding.phase == "-"
+        and (finding.check == "record_sealed" or arm in finding.arm.split("+"))
+        and (finding.check == "record_sealed" or stage in finding.stage.split("+"))
+    ]
+
+
 def _phase_verdict(verdict: Verdict, window: Window) -> str:
     if not window.is_complete:
         return "aborted" if window.outcome == "aborted" else "interrupted"
@@ -120,6 +132,7 @@ def _phase_verdict(verdict: Verdict, window: Window) -> str:
             if (finding.stage, finding.arm) == (window.stage, window.arm)
             and finding.phase == window.label
         ]
+        + _of_whole_arm(verdict, window.stage, window.arm)
     )
 
 
@@ -254,7 +267,7 @@ def _prompts_of(runs: Runs, verdict: Verdict) -> list[PromptRow]:
             if (finding.stage, finding.arm) == (runs.stage, runs.arm)
             and finding.phase in labels
             and prompt in finding.prompts
-        ]
+        ] + _of_whole_arm(verdict, runs.stage, runs.arm)
         rows.append(
             PromptRow(
                 stage=runs.stage,
@@ -276,7 +289,8 @@ def _band_row(
 ) -> BandRow | None:
     if not pairs:
         return None
-    lengths = [p.reference.request.done.prompt_tokens or 0 for p in pairs]
+    found = [p.reference.request.done.prompt_tokens for p in pairs]
+    lengths = [length for length in found if length is not None]
     parted = [at.position for p in pairs if (at := divergence(p.reference, p.other)) is not None]
     values = sum(p.distance.values for p in pairs)
     largest = worst(pairs)
@@ -291,7 +305,7 @@ def _band_row(
         concurrency=runs.concurrency,
         comparison=comparison,
         prompts=len({p.prompt_id for p in pairs}),
-        prompt_tokens=(min(lengths), max(lengths)),
+        prompt_tokens=(min(lengths), max(lengths)) if len(lengths) == len(found) else None,
         positions=sum(p.distance.positions for p in pairs),
         top1_equal=sum(p.distance.positions for p in pairs) - len(parted),
         top1_total=sum(p.distance.positions for p in pairs),

@@ -94,7 +94,7 @@ def next_steps(ledger: Ledger, verdict: Verdict) -> list[str]:
     if verdict.outcome is Outcome.FAIL:
         steps.append("the findings name prompt, phase and journal line; report.md has every prompt")
     if verdict.outcome in (Outcome.ERROR, Outcome.ABORTED):
-        logs = [life.started.log for life in ledger.lives if life.failed]
+        logs = [life.started.log for life in ledger.lives if life.failed and life.started.log]
         steps += [f"read the server's log in the record: {log}" for log in logs]
     if "settings_effective" in checks or "connector_effective" in checks:
         steps.append("compare engine and connector of the scenario with the settings named above")

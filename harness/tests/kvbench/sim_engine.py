@@ -165,7 +165,6 @@ class Life:
         external = sent.external if sent.counted_external is None else sent.counted_external
         queries = sent.prompt_tokens if sent.counted_queries is None else sent.counted_queries
         cached = local + external
-        twice = 1 if cached + 1 >= sent.prompt_tokens else 0
         self._add(sent, "local_queries", queries)
         self._add(sent, "local_hits", local)
         self._add(sent, "external_queries", sent.prompt_tokens - local)
@@ -177,7 +176,7 @@ class Life:
         self._add(sent, "requests_finished", 1, sent.finish_reason or "abort")
         sources = (
             ("local_compute", sent.prompt_tokens - cached),
-            ("local_cache_hit", local + twice),
+            ("local_cache_hit", local),
             ("external_kv_transfer", external),
         )
         for source, amount in sources:

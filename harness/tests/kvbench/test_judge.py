@@ -4,13 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 import records
 
 from kvbench import record
 from kvbench.checks.finding import Outcome
 from kvbench.errors import ExitCode
-from kvbench.judge import judge, write_verdict
+from kvbench.judge import judge, judge_ledger, write_verdict
 from kvbench.ledger import load
+from kvbench.report import markdown
 
 
 def test_same_record_gives_the_same_bytes(healthy_directory: Path, tmp_path: Path) -> None:
@@ -67,3 +69,20 @@ def test_changed_and_not_sealed_is_invalid(healthy_directory: Path, tmp_path: Pa
     verdict = judge(copy)
     assert verdict.outcome is Outcome.INVALID
     assert verdict.exit_code == ExitCode.UNPROVED
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.75, 0.99])
+def test_record_cut_off_anywhere_is_judged_and_reported(
+    healthy_directory: Path, tmp_path: Path, share: float
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(healthy_directory, copy)
+    (copy / "seal.json").unlink()
+    lines = (copy / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    kept = lines[: 1 + int(share * (len(lines) - 1))]
+    (copy / "journal.jsonl").write_bytes(b"".join(kept) + lines[1][:40])
+    ledger = load(copy)
+    verdict = judge_ledger(ledger)
+    assert verdict.exit_code == ExitCode.ENVIRONMENT
+    assert not [f for f in verdict.findings if f.outcome is Outcome.FAIL]
+    assert "The run was interrupted" in markdown.render(ledger, verdict)

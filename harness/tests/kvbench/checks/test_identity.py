@@ -169,3 +169,23 @@ def test_noise_of_fresh_runs_without_a_control_decides_nothing(run: Path) -> Non
     verdict = records.judged(run, arm=("simple",), on_request=damage)
     assert "inconclusive" in records.outcomes(verdict, "tokens_equal")
     assert "fail" not in records.outcomes(verdict, "tokens_equal")
+
+
+def test_cold_answers_of_two_lives_that_differ_without_a_flip_are_noted(run: Path) -> None:
+    def damage(sent: Sent) -> None:
+        if sent.arm == "simple" and sent.role == "scored":
+            sent.tokens = records.change_one(sent.tokens, 4, 0.25)
+
+    verdict = records.judged(run, on_request=damage)
+    finding = records.only(verdict, "cold_equals_control", Outcome.PASS)
+    assert "differ by up to 0.25 nats" in finding.notes[0]
+
+
+def test_flips_of_the_control_alone_are_noted(run: Path) -> None:
+    def damage(sent: Sent) -> None:
+        if sent.arm == "control" and sent.phase == "replay-1" and sent.name == "p2":
+            sent.tokens = records.flip(sent.tokens, 3)
+
+    verdict = records.judged(run, on_request=damage)
+    findings = [f for f in verdict.findings if f.check == "tokens_equal" and f.arm == "control"]
+    assert findings[0].notes[0].startswith("other: replay-1: p2 position 3")

@@ -8,7 +8,7 @@ from records import Sent
 
 from kvbench.checks.finding import Outcome
 from kvbench.errors import ExitCode
-from kvbench.events import Event, LifeEnded, LifeFailed
+from kvbench.events import Event, LifeEnded, LifeFailed, LifeStarted, RunEnded, RunStarted
 from kvbench.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -93,3 +93,36 @@ def test_killed_tree_that_is_gone_is_a_note(run: Path) -> None:
 
     verdict = records.judged(run, arm=("simple",), on_event=kill)
     assert "killed" in records.only(verdict, "stopped", Outcome.PASS).notes[0]
+
+
+def test_scored_answer_without_a_token_fails_even_where_it_says_stop(run: Path) -> None:
+    """Left out of every comparison, it would pass."""
+
+    def damage(sent: Sent) -> None:
+        if sent.kind in ("replay", "reload") and sent.name == "p2" and sent.arm == "simple":
+            sent.tokens, sent.finish_reason = [], "stop"
+
+    verdict = records.judged(run, on_request=damage)
+    assert verdict.exit_code == ExitCode.FAIL
+    assert "p2: 0 tokens, said 0" in next(
+        f.reason for f in verdict.findings if f.check == "requests_answered" and f.prompts
+    )
+
+
+def test_start_that_failed_before_its_command_was_filed_is_an_error(run: Path) -> None:
+    def never(event: Event) -> Event | None:
+        if isinstance(event, LifeStarted):
+            return LifeFailed(
+                time_s=event.time_s,
+                life=event.life,
+                kind="port",
+                message="no free port",
+                log_tail="",
+                exit_status=None,
+                phase=None,
+            )
+        return event if isinstance(event, RunStarted | RunEnded) else None
+
+    verdict = records.judged(run, arm=("simple",), on_event=never)
+    assert verdict.exit_code == ExitCode.ENVIRONMENT
+    assert "no free port" in records.only(verdict, "engine_alive", Outcome.ERROR).reason

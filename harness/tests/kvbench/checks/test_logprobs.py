@@ -158,3 +158,39 @@ def test_clean_noise_does_not_fail(run: Path, seed: int) -> None:
 
     verdict = records.judged(run, sets=records.MANY, arm=("simple",), on_request=change)
     assert verdict.exit_code != ExitCode.FAIL
+
+
+def soften(*kinds: str) -> records.OnRequest:
+    def damage(sent: Sent) -> None:
+        if sent.kind in kinds and sent.name == "p2" and sent.arm == "simple":
+            sent.tokens = records.change_one(sent.tokens, 4, 0.5)
+
+    return damage
+
+
+def test_damage_that_gpu_hits_and_cpu_hits_share_fails_against_the_control(run: Path) -> None:
+    """A store that damages the device's block: both hits alike, tokens equal, control clean."""
+    verdict = records.judged(run, on_request=soften("hot", "replay", "reload"))
+    finding = records.only(verdict, "gpu_hit_as_control", Outcome.FAIL)
+    assert "p2 position 4" in finding.reason
+    assert verdict.exit_code == ExitCode.FAIL
+
+
+def test_cold_answer_that_differs_from_fresh_runs_fails(run: Path) -> None:
+    verdict = records.judged(run, on_request=soften("cold_again"))
+    finding = records.only(verdict, "cold_equals_fresh", Outcome.FAIL)
+    assert "cold_again-1" in finding.reason
+    assert "p2 position 4" in finding.reason
+
+
+def test_lives_that_differ_widen_the_band_of_gpu_hits(run: Path) -> None:
+    """Another program in the second life: hits move as much as its fresh runs do."""
+
+    def damage(sent: Sent) -> None:
+        if sent.arm == "simple":
+            is_hit = sent.kind in ("hot", "replay", "reload")
+            sent.tokens = records.with_noise(sent.tokens, 1e-5, (sent.prompt_id, is_hit))
+
+    verdict = records.judged(run, sets=records.MANY, on_request=damage)
+    assert records.outcomes(verdict, "gpu_hit_as_control") == {"pass"}
+    assert verdict.exit_code == ExitCode.PASS

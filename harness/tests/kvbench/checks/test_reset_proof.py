@@ -8,7 +8,7 @@ from records import Sent
 
 from kvbench.checks.finding import Outcome
 from kvbench.errors import ExitCode
-from kvbench.events import Event, PhaseEnded, ResetDone
+from kvbench.events import Event, PhaseEnded, PhaseStarted, ResetDone, Sample, Snapshot
 from kvbench.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -112,3 +112,52 @@ def test_phase_without_a_proof_is_invalid(run: Path) -> None:
 
     verdict = records.judged(run, arm=("simple",), on_event=drop)
     assert "no proof" in records.only(verdict, "reset_proved", Outcome.INVALID).reason
+
+
+def test_reset_that_said_nothing_is_decided_by_its_probe(run: Path) -> None:
+    """F17, empty body: the sentinel missed, so it was a reset, and the hits after it are judged."""
+
+    def silent(event: Event) -> Event:
+        if not isinstance(event, ResetDone):
+            return event
+        return records.replace(event, success=None, answers=("",))
+
+    assert records.judged(run, on_event=silent).outcome is Outcome.PASS
+
+
+def test_hits_of_phases_without_a_proof_are_not_judged(run: Path) -> None:
+    proofs: set[str] = set()
+
+    def lose(event: Event) -> Event | None:
+        if isinstance(event, PhaseStarted) and event.kind == "reset_proof":
+            proofs.add(event.window)
+        return None if getattr(event, "window", "").partition("/")[0] in proofs else event
+
+    verdict = records.judged(run, on_event=lose)
+    assert verdict.outcome is Outcome.INVALID
+    assert "invalid" in records.outcomes(verdict, "reset_proved")
+
+
+def test_hits_after_a_restart_are_not_the_connectors(run: Path) -> None:
+    """F23: a restarted engine has lost both tiers; the phase is aborted, the rest is not judged."""
+    restarted = False
+
+    def damage(sent: Sent) -> None:
+        nonlocal restarted
+        if (sent.kind, sent.run) == ("replay", 1) and sent.wave == 0:
+            restarted = True
+        if restarted and sent.kind in ("replay", "reload"):
+            sent.local = sent.external = 0
+
+    def later(event: Event) -> Event:
+        if not restarted or not isinstance(event, Snapshot):
+            return event
+        moved = tuple(
+            Sample(s.name, s.engine, s.labels, s.value + 60 * (s.name == "process_start_time_s"))
+            for s in event.samples
+        )
+        return records.replace(event, samples=moved)
+
+    verdict = records.judged(run, arm=("simple",), on_request=damage, on_event=later)
+    assert not [f for f in verdict.findings if f.outcome is Outcome.FAIL and f.claim == "hits"]
+    assert verdict.exit_code == ExitCode.ENVIRONMENT

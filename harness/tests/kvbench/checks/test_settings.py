@@ -59,3 +59,23 @@ def test_unreadable_connector_decides_nothing(run: Path) -> None:
     verdict = records.judged(run, on_event=effective(connector="gone"))
     assert records.only(verdict, "settings_effective", Outcome.INCONCLUSIVE)
     assert verdict.exit_code == ExitCode.UNPROVED
+
+
+def test_life_that_was_measured_and_never_read_back_is_invalid(run: Path) -> None:
+    def lose(event: Event) -> Event | None:
+        return None if isinstance(event, LifeReady) else event
+
+    verdict = records.judged(run, arm=("simple",), on_event=lose)
+    finding = records.only(verdict, "settings_effective", Outcome.INVALID)
+    assert "nothing says with which settings" in finding.reason
+
+
+def test_connector_that_nobody_asked_about_is_not_known(run: Path) -> None:
+    def forget(event: Event) -> Event:
+        if not isinstance(event, LifeReady):
+            return event
+        return records.replace(event, asked={}, effective={})
+
+    verdict = records.judged(run, arm=("simple",), on_event=forget)
+    assert records.outcomes(verdict, "settings_effective") == {"inconclusive"}
+    assert verdict.exit_code == ExitCode.UNPROVED

@@ -15,6 +15,7 @@ from small_server import serving
 
 from kvbench.client import Client
 from kvbench.engine import identity, vllm
+from kvbench.engine.command import SERVER_MODULE
 from kvbench.engine.fork import ForkServer
 from kvbench.engine.vllm import EngineDiedError, VllmServer
 from kvbench.errors import LaunchError
@@ -262,6 +263,7 @@ def test_refusal_of_the_fork_server_is_a_launch_error(
     server: Callable[..., VllmServer], tmp_path: Path
 ) -> None:
     started = server("fine")
+    started.argv = [sys.executable, "-m", SERVER_MODULE]
     started._fork_server = ForkServer(Path(sys.executable), log=tmp_path / "fork.log")
     with pytest.raises(LaunchError, match="does not answer"):
         started.start(silent)

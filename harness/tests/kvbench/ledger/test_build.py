@@ -80,3 +80,29 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path, quick_disk: None)
 
     with pytest.raises(RecordError, match="schema 99"):
         records.ledger(tmp_path / "run", on_event=newer)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"sha'])
+def test_seal_that_was_not_written_to_its_end_is_none(run: Path, text: str) -> None:
+    records.write(run)
+    (run / "seal.json").write_text(text)
+    ledger = load(run)
+    assert ledger.seal.state == "none"
+    assert ledger.is_interrupted
+
+
+def test_plan_that_was_not_written_to_its_end_is_none(run: Path) -> None:
+    records.write(run, seal=False)
+    path = run / "plan.json"
+    path.write_bytes(path.read_bytes()[:500])
+    ledger = load(run)
+    assert ledger.plan is None
+    assert ledger.is_interrupted
+
+
+def test_scenario_of_another_kvbench_is_an_error_that_names_the_field(run: Path) -> None:
+    records.write(run)
+    path = run / "plan.json"
+    path.write_text(path.read_text().replace('"error_rate"', '"rate_of_error"', 1))
+    with pytest.raises(RecordError, match="cannot read its scenario: rate_of_error"):
+        load(run)

@@ -81,3 +81,16 @@ def test_gauges_of_a_connector_may_fall() -> None:
     deltas = difference(before, after)
     assert deltas.restarted == ()
     assert deltas.total("simple_used_blocks") is None
+
+
+def test_engine_that_comes_or_goes_makes_every_sum_missing() -> None:
+    both = page(counter(1), counter(2, "1"))
+    one = page(counter(5))
+    assert difference(both, one).total("local_hits") is None
+    assert difference(one, both).total("local_hits") is None
+    assert difference(both, one).of("0", "local_hits") == 4
+
+
+def test_series_of_a_process_is_no_engine() -> None:
+    start = Sample("process_start_time_s", "", {}, 1.0)
+    assert difference(page(counter(1)), page(counter(3), start)).total("local_hits") == 2

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import records
 
+from kvbench.events import Event, RequestDone
 from kvbench.judge import judge_ledger
 from kvbench.ledger import Ledger, load
 from kvbench.report import markdown
+from kvbench.report.tables import band_rows, phase_rows, prompt_rows
 from kvbench.scenario.connectors import HOST_COPY_NOTE
 from kvbench.verdict import Verdict
 
@@ -62,3 +64,50 @@ def test_a_killed_run_renders_up_to_where_it_came(
     text = markdown.render(ledger, judge_ledger(ledger))
     assert "The run was interrupted" in text
     assert text.endswith("\n")
+
+
+def test_words_of_an_engine_cannot_break_the_report(run: Path) -> None:
+    def damage(sent: records.Sent) -> None:
+        if sent.arm == "simple" and sent.phase == "replay-1" and sent.name == "p2":
+            sent.error, sent.error_kind, sent.http_status = "a | b <b>\n# head [/x]", "http", 500
+
+    ledger = records.ledger(run, on_request=damage)
+    text = markdown.render(ledger, judge_ledger(ledger))
+    assert "a | b &lt;b> # head [/x]" in text
+    assert "<b>" not in text
+    assert "\n# head" not in text
+
+
+def test_no_row_of_an_edited_record_says_pass(run: Path) -> None:
+    records.write(run)
+    with (run / "journal.jsonl").open("ab") as journal:
+        journal.write(b"\n")
+    ledger = load(run)
+    verdict = judge_ledger(ledger)
+    assert {row.verdict for row in phase_rows(ledger, verdict)} == {"invalid"}
+    assert {row.verdict for row in prompt_rows(ledger, verdict)} == {"invalid"}
+
+
+def test_no_row_of_an_arm_whose_answers_are_blind_says_pass(run: Path) -> None:
+    def damage(sent: records.Sent) -> None:
+        sent.tokens = list(records.answer("same", sent.new_tokens))
+
+    ledger = records.ledger(run, on_request=damage)
+    rows = phase_rows(ledger, judge_ledger(ledger))
+    assert {row.verdict for row in rows if row.arm == "simple"} == {"inconclusive"}
+
+
+def test_prompt_length_that_was_not_said_is_missing_in_the_bands(run: Path) -> None:
+    def forget(event: Event) -> Event:
+        is_it = isinstance(event, RequestDone) and event.role == "scored"
+        return records.replace(event, prompt_tokens=None) if is_it else event
+
+    ledger = records.ledger(run, on_event=forget)
+    assert {row.prompt_tokens for row in band_rows(ledger)} == {None}
+
+
+def test_run_without_a_control_says_what_it_cannot_see(run: Path) -> None:
+    ledger = records.ledger(run, arm=("simple",))
+    assert "identity: no control arm ran in stage replay" in markdown.render(
+        ledger, judge_ledger(ledger)
+    )
