@@ -44,4 +44,5 @@ def run_checks(ledger: Ledger) -> list[Finding]:
     if edited is not None:
         return [edited]
     findings = [finding for check in CHECKS for finding in check(ledger)]
+    findings = settings.withdraw_other(ledger, findings)
     return baseline.share(ledger, sensitivity.withdraw_blind(findings))

@@ -30,6 +30,7 @@ from kvbench.checks.matching import (
     gpu_hits,
     gpu_pairs,
     matched_pairs,
+    rounding_nats,
     runs_of,
     worst,
 )
@@ -56,6 +57,8 @@ class Question(NamedTuple):
     words: str
     """what is compared with what"""
     band_words: str
+    allowance_nats: float = 0.0
+    """difference that rounding alone explains; 0 where the comparison is exact"""
 
 
 def _finding(question: Question, outcome: Outcome, reason: str, on: Sequence[Pair] = ()) -> Finding:
@@ -125,16 +128,23 @@ def _by_flips(question: Question, runs: Runs, largest: float, flips: int) -> Fin
     return _finding(question, Outcome.PASS, reason)
 
 
+def _small_words(question: Question, runs: Runs, largest: float) -> str:
+    label, count = question.window.label, len(question.pairs)
+    if largest == 0:
+        return f"{question.words}: {count} of {count} bit-equal in {label}"
+    return (
+        f"{question.words} differs by at most {largest:.3g} nats in {label}, as rounding in "
+        f"{runs.dtype} does (allowed: {question.allowance_nats:.3g})"
+    )
+
+
 def _decide(question: Question, runs: Runs, error_rate: float, flips: int) -> Finding:
     label, largest = question.window.label, worst(question.pairs)
     if largest is None:
         reason = f"nothing to compare in {label}: no {question.words} of equal cached length"
         return _finding(question, Outcome.INCONCLUSIVE, reason)
-    if largest == 0:
-        reason = (
-            f"{question.words}: {len(question.pairs)} of {len(question.pairs)} bit-equal in {label}"
-        )
-        return _finding(question, Outcome.PASS, reason)
+    if largest <= question.allowance_nats:
+        return _finding(question, Outcome.PASS, _small_words(question, runs, largest))
     if not runs.is_bit_stable_under_load:
         return _by_flips(question, runs, largest, flips)
     if not question.band:
@@ -236,7 +246,8 @@ def _besides(ledger: Ledger, runs: Runs, error_rate: float) -> list[Finding]:
     questions = [_cold(runs, window) for window in _cold_windows(ledger, runs)]
     questions = [question for question in questions if question.pairs]
     questions += _gpu_as_control(ledger, runs)
-    return [_decide(question, runs, error_rate, 0) for question in questions]
+    allowed = rounding_nats(ledger, runs)
+    return [_decide(q._replace(allowance_nats=allowed), runs, error_rate, 0) for q in questions]
 
 
 def _unmatched(runs: Runs, window: Window) -> list[str]:
@@ -248,21 +259,27 @@ def _unmatched(runs: Runs, window: Window) -> list[str]:
     ]
 
 
-def _of_window(runs: Runs, window: Window, error_rate: float, flips: int) -> list[Finding]:
-    findings = [_decide(_matched(runs, window), runs, error_rate, flips)]
+def _of_window(
+    ledger: Ledger, runs: Runs, window: Window, error_rate: float, flips: int
+) -> list[Finding]:
+    allowed = rounding_nats(ledger, runs)
+    matched = _matched(runs, window)
+    if runs.concurrency > 1:  # alone, two hits of equal length have one shape, and are exact
+        matched = matched._replace(allowance_nats=allowed)
+    findings = [_decide(matched, runs, error_rate, flips)]
     unmatched = _unmatched(runs, window)
     if unmatched and findings[0].outcome is Outcome.PASS:
         reason = f"not every CPU hit of {window.label} has a GPU hit of equal length: "
-        question = _matched(runs, window)
-        findings.append(_finding(question, Outcome.INCONCLUSIVE, reason + listed(unmatched)))
+        findings.append(_finding(matched, Outcome.INCONCLUSIVE, reason + listed(unmatched)))
+    fresh = _fresh(runs, window)._replace(allowance_nats=allowed)
     if len(runs.fresh) < MIN_FRESH_RUNS:
         reason = (
             f"{len(runs.fresh)} fresh runs make no band for {window.label}: "
             f"{MIN_FRESH_RUNS} are needed"
         )
-        findings.append(_finding(_fresh(runs, window), Outcome.INCONCLUSIVE, reason))
+        findings.append(_finding(fresh, Outcome.INCONCLUSIVE, reason))
     else:
-        findings.append(_decide(_fresh(runs, window), runs, error_rate, flips))
+        findings.append(_decide(fresh, runs, error_rate, flips))
     return findings
 
 
@@ -270,7 +287,9 @@ def _flips(compared: Sequence[Compared], window: Window) -> int:
     return sum(len(each.flips) for each in compared if each.window.id == window.id)
 
 
-def _summed(stage: str, arm: str, check: str, passes: Sequence[Finding]) -> Finding:
+def _summed(stage: str, arm: str, check: str, found: Sequence[Finding]) -> Finding:
+    """One pass for all phases; those that are not bit-equal are named first."""
+    passes = sorted(found, key=lambda finding: "bit-equal" in finding.reason)
     return about_arm(
         stage,
         arm,
@@ -293,7 +312,7 @@ def check(ledger: Ledger) -> list[Finding]:
             for runs in runs_of(ledger, stage, arm)
             for window in runs.hits
             if cpu_hits(window)
-            for finding in _of_window(runs, window, error_rate, _flips(compared, window))
+            for finding in _of_window(ledger, runs, window, error_rate, _flips(compared, window))
         ]
         besides = [
             finding

@@ -17,6 +17,18 @@ from kvbench.checks.memo import remembered
 from kvbench.checks.reset_proof import not_cold
 from kvbench.ledger.facts import Ledger, Window
 
+FLOAT32_ROUNDING_NATS = 2.0**-16
+"""32 steps of the last bit of a float32 log-probability between 4 and 8.
+
+Another batch shape or chunk border sums in another order: clean float32 runs differed by up to
+5e-6 nats, though never between two hits of equal length at concurrency 1. A zeroed block moves 0.2
+and an eighth of one layer's block 0.04 nats (measured); what moves less, only bytes can show.
+"""
+SHAPE_FACTOR = 8
+"""Under load a difference may be this many times the largest one that batch shapes made in the
+same run: the largest of a few prompts is a rough guide, and damage lies orders of magnitude above.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -43,7 +55,7 @@ class Runs:
 
     @property
     def is_bit_stable_under_load(self) -> bool:
-        """Float32 answers did not change with the batch shape (measured); bfloat16 ones do."""
+        """Batch shapes move float32 answers by rounding only; bfloat16 ones by whole steps."""
         return self.concurrency == 1 or self.dtype == "float32"
 
 
@@ -171,3 +183,26 @@ def between_arms(ledger: Ledger, stage: str, arm: str) -> list[Pair]:
 def worst(pairs: Sequence[Pair]) -> float | None:
     """Largest difference of all, nats; None where there is nothing to compare."""
     return max((each.distance.max_nats for each in pairs), default=None)
+
+
+def rounding_nats(ledger: Ledger, runs: Runs) -> float:
+    """What rounding may do to a pair whose batch shapes differ; 0 in a 16-bit type."""
+    if runs.dtype != "float32":
+        return 0.0
+    if runs.concurrency == 1:
+        return FLOAT32_ROUNDING_NATS
+    all_runs = [
+        each
+        for each in runs_of(ledger, runs.stage, runs.arm)
+        if each.concurrency <= runs.concurrency
+    ]
+    alone = reference_of(all_runs)
+    shaped = [
+        pair(alone[answer.request.prompt_id], answer)
+        for window in runs.fresh
+        for answer in usable(window)
+        if answer.request.prompt_id in alone
+    ]
+    for each in all_runs:
+        shaped += against_fresh(each, [answers[0] for answers in gpu_hits(each).values()])
+    return max(FLOAT32_ROUNDING_NATS, SHAPE_FACTOR * (worst(shaped) or 0.0))

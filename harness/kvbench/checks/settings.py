@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from kvbench.checks.common import SETUP
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.facts import JOURNAL, Ledger, Life
@@ -26,6 +28,10 @@ GEOMETRY_KEYS = frozenset(
 
 DECISIVE_KEYS = frozenset({"connector"})
 """Keys without which nothing is known about what was tested; others unread are a note."""
+
+
+KEPT_CLAIMS = frozenset({SETUP, "alive"})
+"""Claims that do not depend on the settings."""
 
 
 def _plain(value: Any) -> Any:
@@ -119,4 +125,30 @@ def check(ledger: Ledger) -> list[Finding]:
         finding
         for life in ledger.lives
         for finding in _of_life(life, has_measured=life.id in measured)
+    ]
+
+
+def withdraw_other(ledger: Ledger, findings: list[Finding]) -> list[Finding]:
+    """What failed under settings that nobody asked for says nothing about what was asked for.
+
+    Liveness and set-up stay: an engine that died has died.
+    """
+    other = {
+        arm
+        for life in ledger.lives
+        for finding in _of_life(life, has_measured=False)
+        if finding.outcome is Outcome.INVALID
+        for arm in life.arms
+    }
+    return [
+        replace(
+            finding,
+            outcome=Outcome.INVALID,
+            reason=f"not judged, other settings than asked for: {finding.reason}",
+        )
+        if finding.outcome is Outcome.FAIL
+        and finding.claim not in KEPT_CLAIMS
+        and other & set(finding.arm.split("+"))
+        else finding
+        for finding in findings
     ]

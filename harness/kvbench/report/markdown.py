@@ -155,13 +155,27 @@ def _finding_lines(finding: Finding) -> list[str]:
     return lines
 
 
+def _skipped_lines(verdict: Verdict) -> list[str]:
+    """Skipped phases, one line a reason: a dead engine skips all that was left."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for finding in verdict.findings:
+        if finding.outcome is Outcome.SKIPPED:
+            what, _, why = finding.reason.partition(" was skipped: ")
+            by_reason.setdefault((finding.arm, why), []).append(what)
+    return [
+        _line(f"setup: arm {arm}: {len(what)} skipped ({', '.join(what)}): {why}")
+        for (arm, why), what in by_reason.items()
+    ]
+
+
 def not_proved(ledger: Ledger, verdict: Verdict) -> list[str]:
     """What a reader must not conclude from this run."""
     lines = [
         _line(f"{finding.claim}: {finding.reason}")
         for finding in verdict.findings
-        if finding.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.SKIPPED)
+        if finding.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
     ]
+    lines += _skipped_lines(verdict)
     for stage in dict.fromkeys(stage for stage, _ in ledger.pairs):
         claimed = {str(claim) for claim in ledger.claims(stage)}
         missing = [

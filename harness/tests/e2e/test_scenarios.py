@@ -85,19 +85,22 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(finished([str(ROOT / "scripts/quickstart"), "--results", str(results)]), results)
 
 
-def servers() -> set[int]:
-    return {
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if any("vllm" in word for word in process.info["cmdline"] or ())
-    }
+def servers(folder: Path) -> set[int]:
+    """Processes whose log lies below `folder`: servers, workers and the fork server."""
+    return {process.pid for process in psutil.process_iter() if _writes_below(process, folder)}
+
+
+def _writes_below(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 @pytest.fixture(autouse=True)
-def _no_process_is_left() -> Iterator[None]:
-    before = servers()
+def _no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield
-    left = servers() - before
+    left = servers(tmp_path_factory.getbasetemp()) - {os.getpid()}
     assert not left, f"processes left behind: {left}"
 
 
@@ -242,18 +245,22 @@ def test_wrong_flag_ends_in_seconds_with_vllms_own_line(kvbench: Callable[..., R
 
 
 def test_other_connector_than_asked_for_is_named_and_proves_nothing(
-    kvbench: Callable[..., Run], tmp_path: Path
+    kvbench: Callable[..., Run],
 ) -> None:
     config = {
-        "kv_connector": "ExampleConnector",
+        "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "kv")},
+        "kv_connector_extra_config": {
+            "cpu_bytes_to_use": 64 << 20,
+            "spec_name": "HostOffloadingSpec",
+            "spec_module_path": "kvb_host_native",
+        },
     }
     args = json.dumps(["--kv-transfer-config", json.dumps(config)])
     run = kvbench("quickstart.yaml", *SHORT, "--arm", "simple", "--set", f"engine.args={args}")
     assert run.code == ExitCode.UNPROVED, run.output
     reasons = " ".join(str(finding["reason"]) for finding in run.findings("invalid"))
-    assert "ExampleConnector" in reasons
+    assert "HostSimpleCPUOffloadConnector was asked for, but is not effective" in reasons
 
 
 def test_taken_port_is_an_error_before_any_load(kvbench: Callable[..., Run]) -> None:
@@ -284,7 +291,6 @@ def test_interrupt_leaves_a_readable_record_and_no_process(tmp_path: Path) -> No
 
 
 def test_killed_harness_leaves_no_process_and_a_readable_record(tmp_path: Path) -> None:
-    before = servers()
     argv = command("run", str(ROOT / "scenarios/quickstart.yaml"), "--results", str(tmp_path))
     running = subprocess.Popen([*argv, *FORK], stdout=subprocess.DEVNULL)
     deadline_s = time.monotonic() + 300
@@ -292,10 +298,11 @@ def test_killed_harness_leaves_no_process_and_a_readable_record(tmp_path: Path) 
         assert running.poll() is None
         assert time.monotonic() < deadline_s
         time.sleep(0.2)
+    assert servers(tmp_path), "the probe itself must see them"
     running.kill()
     running.wait()
     deadline_s = time.monotonic() + 30
-    while servers() - before:
+    while servers(tmp_path):
         assert time.monotonic() < deadline_s, "orphans"
         time.sleep(0.2)
     directory = next(tmp_path.rglob(JOURNAL)).parent

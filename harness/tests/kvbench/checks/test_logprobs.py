@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 MATCHED = "cpu_hit_equals_gpu_hit"
 AGAINST_FRESH = "cpu_hit_adds_nothing"
 HITS = ("replay", "reload")
+BOTH = ("stages.replay.workload.concurrency=[1, 2]",)
 
 
 def scored(sent: Sent) -> bool:
@@ -194,3 +195,26 @@ def test_lives_that_differ_widen_the_band_of_gpu_hits(run: Path) -> None:
     verdict = records.judged(run, sets=records.MANY, on_request=damage)
     assert records.outcomes(verdict, "gpu_hit_as_control") == {"pass"}
     assert verdict.exit_code == ExitCode.PASS
+
+
+def shifted_reload(name: str, nats: float, concurrency: int) -> records.OnRequest:
+    def change(sent: Sent) -> None:
+        at = (sent.phase.split(" ")[0].split("@")[0], sent.concurrency)
+        if scored(sent) and at == ("reload-1", concurrency) and sent.name == name:
+            sent.tokens = records.change_one(sent.tokens, 5, nats)
+
+    return change
+
+
+def test_rounding_of_float32_under_load_is_no_false_alarm(run: Path) -> None:
+    """Seen on real vLLM: two GPU hits agreed to the bit, a clean CPU hit lay 5e-6 nats apart."""
+    verdict = records.judged(run, sets=BOTH, on_request=shifted_reload("p2", 5e-6, 2))
+    finding = records.only(verdict, MATCHED, Outcome.PASS)
+    assert "as rounding in float32 does" in finding.reason
+    assert verdict.exit_code == ExitCode.PASS, verdict.first
+
+
+def test_damage_under_load_in_float32_fails_without_a_flipped_token(run: Path) -> None:
+    verdict = records.judged(run, sets=BOTH, on_request=shifted_reload("p2", 1e-3, 2))
+    finding = records.only(verdict, MATCHED, Outcome.FAIL)
+    assert "p2 position 5" in finding.reason

@@ -79,3 +79,17 @@ def test_connector_that_nobody_asked_about_is_not_known(run: Path) -> None:
     verdict = records.judged(run, arm=("simple",), on_event=forget)
     assert records.outcomes(verdict, "settings_effective") == {"inconclusive"}
     assert verdict.exit_code == ExitCode.UNPROVED
+
+
+def test_fails_under_another_connector_than_asked_for_are_invalid(run: Path) -> None:
+    def swap_in(sent: records.Sent) -> None:
+        if sent.arm == "simple" and sent.phase == "replay-1" and sent.role == "scored":
+            sent.tokens = records.change_one(sent.tokens, 3, 0.5)
+
+    verdict = records.judged(
+        run, on_event=effective(connector="OffloadingConnector"), on_request=swap_in
+    )
+    assert "fail" not in {finding.outcome for finding in verdict.findings}
+    withdrawn = records.only(verdict, "cpu_hit_equals_gpu_hit", Outcome.INVALID)
+    assert "other settings than asked for" in withdrawn.reason
+    assert verdict.exit_code == ExitCode.UNPROVED
