@@ -8,6 +8,7 @@ installed under another distribution name; so only the installed metadata is rea
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -48,14 +49,15 @@ def managed_python(name: str) -> Path:
 
 
 def resolve_python(spec: str) -> Path:
-    """Return the interpreter that a scenario names: `managed:cpu`, or a path (`~` works).
+    """Return the interpreter that a scenario names: `managed:cpu`, a path (`~` works), or a name
+    that is looked up on PATH.
 
     Raises `PrerequisiteError`, with the command that mends it, when it is not there or its set-up
     never finished.
     """
     if spec.startswith(MANAGED_PREFIX):
         return _resolve_managed(spec.removeprefix(MANAGED_PREFIX))
-    path = Path(spec).expanduser()
+    path = Path(shutil.which(spec) or spec if "/" not in spec else spec).expanduser()
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise PrerequisiteError(
             f"engine interpreter {spec} is not an executable file; name the bin/python of an "

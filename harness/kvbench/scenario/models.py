@@ -72,7 +72,7 @@ class VllmEngine(StrictModel):
     kind: Literal["vllm"] = Field(description="a vLLM server process started by kvbench")
     python: str = Field(
         default="managed:cpu",
-        description="interpreter that has vLLM: managed:cpu, or a path",
+        description="interpreter that has vLLM: managed:cpu, a path, or a name on PATH",
     )
     start: Literal["plain", "fork"] = Field(
         default="plain",

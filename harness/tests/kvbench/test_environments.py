@@ -271,3 +271,13 @@ def test_setup_refuses_an_interpreter_that_does_not_start(setup: Setup) -> None:
     refused = setup.run("--python", "/bin/false")
     assert refused.returncode == ExitCode.ENVIRONMENT
     assert "/bin/false is not a working Python" in refused.stderr
+
+
+def test_bare_name_is_looked_up_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python-of-vllm"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environments.resolve_python("python-of-vllm") == python
+    with pytest.raises(PrerequisiteError, match="no-such-python"):
+        environments.resolve_python("no-such-python")
