@@ -111,13 +111,21 @@ def test_quickstart_passes_with_the_plain_start(quickstart: Run) -> None:
 
 
 def test_quickstart_hits_are_exactly_as_predicted(quickstart: Run) -> None:
+    """At concurrency 1; the lengths are 383, 384, 385 and 1000 tokens, the block is 128."""
     prompts = quickstart.verdict["prompts"]
     assert isinstance(prompts, list)
-    assert len(prompts) == 8
+    alone = [row for row in prompts if (row["arm"], row["concurrency"]) == ("simple", 1)]
+    longest = {"p1": 256, "p2": 256, "p3": 384, "p4": 896}
+    assert {row["prompt"]: row["max_hit_tokens"] for row in alone} == longest
+    for row in alone:
+        tokens = longest[row["prompt"]]
+        for phase in ("replay-1", "replay-2", "reload-1"):
+            assert row["hits"][phase] == f"0 + {tokens} (expected 0 + {tokens})"
+        assert row["max_delta_nats"] == 0
     phases = quickstart.verdict["phases"]
     assert isinstance(phases, list)
-    replays = [row for row in phases if row["arm"] == "simple" and row["phase"] == "replay-1"]
-    assert [(row["local_hits"], row["external_hits"]) for row in replays] == [(0, 1792)]
+    replays = [row for row in phases if (row["arm"], row["phase"]) == ("simple", "replay-1")]
+    assert [(row["local"]["hits"], row["external"]["hits"]) for row in replays] == [(0, 1792)]
 
 
 def test_judge_and_report_give_the_same_bytes_again(quickstart: Run) -> None:
