@@ -26,6 +26,7 @@ from kvbench.report.plan_text import render_plan
 from kvbench.runner import Runner
 from kvbench.scenario.load import Loaded, load_scenario
 from kvbench.scenario.schema import schema as scenario_schema
+from kvbench.signals import one_interrupt
 from kvbench.telemetry.machine import machine_facts
 from kvbench.verdict import Verdict
 
@@ -76,7 +77,7 @@ def run(
     model_path = modelfiles.locate(loaded.scenario.model)
     record = Record.create(results, loaded.scenario.name)
     console.print(f"record: {record.directory}")
-    with TerminalProgress(console, _requests(plan)) as progress:
+    with one_interrupt(), TerminalProgress(console, _requests(plan)) as progress:
         ended = Runner(
             loaded.scenario, plan, record, progress, model_path=model_path, command=sys.argv
         ).run()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 MASK: Final = "***"
 _SHORTEST_SECRET_CHARACTERS: Final = 6
@@ -24,6 +24,7 @@ _SECRET_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 _PUBLIC_NAMES: Final = frozenset({"PWD", "OLDPWD"})
+_COMMANDS: Final = frozenset({"argv", "args"})
 _PATTERNS: Final = (
     re.compile(r"\bhf_[A-Za-z0-9]{8,}"),
     re.compile(r"\bsk-[A-Za-z0-9_-]{8,}"),
@@ -47,13 +48,16 @@ def mask_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def mask_argv(argv: Sequence[str]) -> list[str]:
-    """Replace the value after `--api-key` and its like, and whatever looks like a secret."""
+    """Replace the value after `--api-key` and its like, and whatever looks like a secret.
+
+    `engine.env.HF_TOKEN=...`, as it stands after `--set`, is a name with a value, too.
+    """
     masked = []
     hide_next = False
     for word in argv:
         flag, equals, _ = word.partition("=")
         is_flag = word.startswith("-")
-        if is_flag and equals and is_secret(flag.lstrip("-")):
+        if equals and is_secret(flag.lstrip("-")):
             masked.append(f"{flag}={MASK}")
         elif hide_next and not is_flag:
             masked.append(MASK)
@@ -76,6 +80,43 @@ def secrets_of(env: Mapping[str, str], argv: Sequence[str] = ()) -> tuple[str, .
         if shown.endswith(f"={MASK}")
     }
     return tuple(sorted(value for value in found if len(value) >= _SHORTEST_SECRET_CHARACTERS))
+
+
+def secrets_in(tree: Any) -> tuple[str, ...]:
+    """Collect the secret values of every `env`, `argv` and `args` in nested mappings and lists."""
+    found: set[str] = set()
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            if key == "env" and isinstance(value, Mapping):
+                found |= set(secrets_of(value))
+            elif key in _COMMANDS and isinstance(value, list | tuple):
+                found |= set(secrets_of({}, value))
+            else:
+                found |= set(secrets_in(value))
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            found |= set(secrets_in(item))
+    return tuple(sorted(found))
+
+
+def mask_tree(tree: Any, secrets: Sequence[str] = ()) -> Any:
+    """Mask a scenario or a plan: environments, commands, and known secrets in every text."""
+    if isinstance(tree, str):
+        return mask_text(tree, secrets)
+    if isinstance(tree, list | tuple):
+        return [mask_tree(item, secrets) for item in tree]
+    if not isinstance(tree, Mapping):
+        return tree
+    masked: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key == "env" and isinstance(value, Mapping):
+            env = mask_env(value)
+            masked[key] = {name: mask_text(text, secrets) for name, text in env.items()}
+        elif key in _COMMANDS and isinstance(value, list | tuple):
+            masked[key] = [mask_text(word, secrets) for word in mask_argv(value)]
+        else:
+            masked[key] = mask_tree(value, secrets)
+    return masked
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:

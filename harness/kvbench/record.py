@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from kvbench import clock
+from kvbench import clock, masking
 from kvbench.errors import RecordError
 from kvbench.events import SCHEMA_VERSION, AnyEvent, Event, RunEnded, RunStarted
 from kvbench.plan_types import Plan
@@ -78,10 +78,15 @@ class Record:
         return path.relative_to(self.directory).as_posix()
 
     def write_plan(self, plan: Plan) -> None:
-        """Write the resolved scenario and the plan, before anything is started."""
-        scenario = json.dumps(plan.scenario, indent=2, sort_keys=True) + "\n"
+        """Write the resolved scenario and the plan, secrets masked, before anything is started."""
+        tree = msgspec.to_builtins(plan)
+        prompts = tree.pop("prompts")  # token ids, and by far the largest part
+        masked = masking.mask_tree(tree, masking.secrets_in(tree))
+        scenario = json.dumps(masked["scenario"], indent=2, sort_keys=True) + "\n"
         (self.directory / SCENARIO).write_text(scenario)
-        (self.directory / PLAN).write_bytes(msgspec.json.encode(plan) + b"\n")
+        (self.directory / PLAN).write_bytes(
+            msgspec.json.encode({**masked, "prompts": prompts}) + b"\n"
+        )
 
     def close(self, ended: RunEnded) -> None:
         """Write the end line, then the seal."""

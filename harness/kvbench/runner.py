@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
 from pydantic import TypeAdapter
 
 from kvbench import __version__, clock, environments, masking
@@ -84,6 +85,8 @@ class Runner:
 
     def _begin(self) -> None:
         self._record.write_plan(self._plan)
+        secrets = masking.secrets_in(msgspec.to_builtins(self._plan))
+        command = masking.mask_argv(self._command)
         self._record.write(
             RunStarted(
                 time_s=clock.now_s(),
@@ -91,7 +94,7 @@ class Runner:
                 kvbench_version=__version__,
                 run_id=self._record.run_id,
                 scenario_name=self._scenario.name,
-                command=tuple(masking.mask_argv(self._command)),
+                command=tuple(masking.mask_text(word, secrets) for word in command),
                 source=source_facts(),
                 machine=machine_facts(),
             )

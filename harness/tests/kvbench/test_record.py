@@ -112,3 +112,19 @@ def test_record_of_another_schema_is_refused(tmp_path: Path) -> None:
     record.write(event)
     with pytest.raises(RecordError, match="schema 999"):
         StoredRecord(record.directory).started()
+
+
+def test_secrets_of_a_scenario_never_reach_the_record(tmp_path: Path) -> None:
+    secret = "s3cr3t-value-of-a-user"
+    engine = {"env": {"HF_TOKEN": secret, "LOG": f"x{secret}"}, "args": ["--api-key", secret]}
+    plan = Plan(
+        scenario={"name": "s", "engine": engine, "arms": {"a": {"engine": engine}}},
+        lives=(),
+        prompts={"st/p1": (1, 2, 3)},
+        warnings=(f"mentions {secret}",),
+    )
+    record = Record.create(tmp_path, "s")
+    record.write_plan(plan)
+    for path in record.directory.rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes()
+    assert StoredRecord(record.directory).plan().prompts == {"st/p1": (1, 2, 3)}

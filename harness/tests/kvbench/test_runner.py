@@ -35,9 +35,9 @@ def _in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., tuple[RunEnded, Path]]:
-    def run_quickstart(**mischief: object) -> tuple[RunEnded, Path]:
+    def run_quickstart(*, sets: tuple[str, ...] = (), **mischief: object) -> tuple[RunEnded, Path]:
         MiniServer.mischief = Mischief(**mischief)  # type: ignore[arg-type]
-        loaded = load_scenario(ROOT / "scenarios/quickstart.yaml", sets=SMALLER)
+        loaded = load_scenario(ROOT / "scenarios/quickstart.yaml", sets=(*SMALLER, *sets))
         record = Record.create(tmp_path, "quickstart")
         console = Console(quiet=True)
         with TerminalProgress(console, 1) as progress:
@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Callable[..., tuple[RunEnded, Path]]:
                 record,
                 progress,
                 model_path="/model",
-                command=["kvbench", "run"],
+                command=["kvbench", "run", *(word for text in sets for word in ("--set", text))],
             ).run()
         return ended, record.directory
 
@@ -125,6 +125,15 @@ def test_interrupt_ends_the_server_and_leaves_a_readable_record(
     assert len(events(directory, LifeEnded)) == 1
     assert 20 < len(events(directory, RequestDone)) < 30
     assert judge.judge(directory).exit_code == ExitCode.ENVIRONMENT
+
+
+def test_secret_given_on_the_command_line_is_not_recorded(
+    run: Callable[..., tuple[RunEnded, Path]],
+) -> None:
+    secret = "s3cr3t-value-of-a-user"
+    _, directory = run(sets=(f"engine.env={{MY_TOKEN: {secret}}}",))
+    holders = [p for p in directory.rglob("*") if p.is_file() and secret in p.read_text("latin-1")]
+    assert holders == []
 
 
 def test_judging_twice_gives_the_same_bytes(run: Callable[..., tuple[RunEnded, Path]]) -> None:
