@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kvbench import __version__, doctor, judge, modelfiles, needs
+from kvbench import __version__, doctor, environments, judge, modelfiles, needs
 from kvbench.errors import ExitCode, KvbenchError, PrerequisiteError
 from kvbench.ledger import load as load_ledger
 from kvbench.plan import make_plan
@@ -74,6 +74,8 @@ def run(
         )
     for warning in plan.warnings:
         console.print(f"[yellow]note:[/yellow] {warning}")
+    for life in plan.lives:
+        environments.resolve_python(life.engine["python"])
     model_path = modelfiles.locate(loaded.scenario.model)
     record = Record.create(results, loaded.scenario.name)
     console.print(f"record: {record.directory}")
@@ -171,22 +173,16 @@ def _judge(directory: Path, console: Console) -> Verdict:
 
 def main() -> None:
     """Entry point: errors for people end without a traceback, with the exit code they carry."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(ExitCode.INTERRUPTED))
     try:
-        status = app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(ExitCode.USAGE)
+        app()
     except KvbenchError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"[red]error:[/red] {escape(str(error))}"
         )
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ExitCode.PASS)
-    sys.exit(status or ExitCode.PASS)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from kvbench import clock, masking
-from kvbench.errors import RecordError
+from kvbench.errors import PrerequisiteError, RecordError
 from kvbench.events import SCHEMA_VERSION, AnyEvent, Event, RunEnded, RunStarted
 from kvbench.plan_types import Plan
 
@@ -50,9 +50,17 @@ class Record:
 
     @classmethod
     def create(cls, results: Path, scenario_name: str) -> Record:
-        """Start a record in a folder of its own under `results`."""
+        """Start a record in a folder of its own under `results`.
+
+        Raises PrerequisiteError when nothing can be written there.
+        """
         run_id = f"{clock.stamp()}-{uuid.uuid4().hex[:6]}"
-        return cls(results / scenario_name / run_id)
+        try:
+            return cls(results / scenario_name / run_id)
+        except OSError as error:
+            raise PrerequisiteError(
+                f"no record can be written to {results}: {error}; name another with --results"
+            ) from error
 
     @property
     def run_id(self) -> str:

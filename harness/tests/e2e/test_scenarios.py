@@ -281,7 +281,10 @@ def test_taken_port_is_an_error_before_any_load(kvbench: Callable[..., Run]) -> 
     assert '"event":"request_done"' not in (run.directory / JOURNAL).read_text()
 
 
-def test_interrupt_leaves_a_readable_record_and_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_a_readable_record_and_no_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     argv = command("run", str(ROOT / "scenarios/quickstart.yaml"), "--results", str(tmp_path))
     running = subprocess.Popen([*argv, *FORK], stdout=subprocess.PIPE, text=True)
     deadline_s = time.monotonic() + 300
@@ -289,7 +292,9 @@ def test_interrupt_leaves_a_readable_record_and_no_process(tmp_path: Path) -> No
         assert running.poll() is None
         assert time.monotonic() < deadline_s
         time.sleep(0.2)
-    os.kill(running.pid, signal.SIGINT)
+    os.kill(running.pid, number)
+    time.sleep(0.1)
+    os.kill(running.pid, number)  # impatience must not cut the teardown short
     assert running.wait(timeout=60) == ExitCode.INTERRUPTED
     directory = next(tmp_path.rglob(JOURNAL)).parent
     shown = subprocess.run(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.errors import RecordError
+from kvbench.errors import PrerequisiteError, RecordError
 from kvbench.events import Note, RunEnded, RunStarted
 from kvbench.plan_types import Plan
 from kvbench.record import JOURNAL, Record, StoredRecord, broken_seal, seal
@@ -128,3 +128,9 @@ def test_secrets_of_a_scenario_never_reach_the_record(tmp_path: Path) -> None:
     for path in record.directory.rglob("*"):
         assert path.is_dir() or secret.encode() not in path.read_bytes()
     assert StoredRecord(record.directory).plan().prompts == {"st/p1": (1, 2, 3)}
+
+
+def test_folder_that_cannot_be_written_is_named_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(PrerequisiteError, match="--results"):
+        Record.create(tmp_path / "file", "s")
