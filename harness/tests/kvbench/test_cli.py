@@ -1,4 +1,4 @@
-"""The command line as a process: exit codes, and errors without a traceback."""
+"""The command line: exit codes, and errors without a traceback."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import kvbench
 
 from kvbench.errors import ExitCode
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "scenarios/quickstart.yaml")
-
-
-def kvbench(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "kvbench.cli", *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +65,11 @@ def test_help_names_the_exit_codes() -> None:
     done = kvbench("run", "--help")
     assert done.returncode == ExitCode.PASS
     assert "130 interrupted" in done.stdout
+
+
+def test_command_works_as_a_process() -> None:
+    argv = [sys.executable, "-m", "kvbench.cli", "plan", "nowhere.yaml"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.USAGE
+    assert "no such scenario file" in done.stderr
+    assert "Traceback" not in done.stderr
