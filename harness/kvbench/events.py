@@ -85,6 +85,8 @@ class LifeEnded(Event, frozen=True, kw_only=True, tag="life_ended"):
     exit_status: int | None
     stop_s: float
     survivors: tuple[int, ...]
+    killed: tuple[int, ...] = ()
+    """processes that were left after an orderly end of the main one, and had to be killed"""
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
@@ -155,6 +157,8 @@ class RequestDone(Event, frozen=True, kw_only=True, tag="request_done"):
     completion_tokens: int | None
     finish_reason: str | None
     tokens: tuple[Token, ...]
+    engine: int | None = None
+    """data-parallel engine that was asked for; None: the server chose"""
 
 
 class ResetDone(Event, frozen=True, kw_only=True, tag="reset_done"):
@@ -197,6 +201,18 @@ class FaultApplied(Event, frozen=True, kw_only=True, tag="fault_applied"):
     life: str
     window: str
     detail: dict[str, Any]
+
+
+class MemorySampled(Event, frozen=True, kw_only=True, tag="memory_sampled"):
+    """What the server's process tree used when a window closed; None where it is not told."""
+
+    life: str
+    window: str
+    processes: int
+    rss_bytes: int
+    """counts shared pages once per process"""
+    pss_bytes: int | None
+    gpu_bytes: int | None
 
 
 class PhaseEnded(Event, frozen=True, kw_only=True, tag="phase_ended"):
@@ -243,6 +259,7 @@ AnyEvent = (
     | WaitDone
     | FaultSwitched
     | FaultApplied
+    | MemorySampled
     | PhaseEnded
     | Skipped
     | Note

@@ -22,8 +22,9 @@ from kvbench.oracle import (
 from kvbench.oracle.geometry import GroupKind, TransferTiming
 from kvbench.plan_types import PlannedPhase
 from kvbench.scenario.connectors import Connector, NativeConnector, NoConnector
+from kvbench.scenario.engines import FakeEngine, ServedEngine
 from kvbench.scenario.geometry import Geometry
-from kvbench.scenario.models import DTYPE_BYTES, VllmEngine
+from kvbench.scenario.models import DTYPE_BYTES
 from kvbench.scenario.resolve import geometry_under
 
 # vLLM pads each chunk of the native connector to memory pages (CPUOffloadingSpec, 0.32).
@@ -51,6 +52,8 @@ class WaveStep(NamedTuple):
     prompts: tuple[tuple[str, tuple[int, ...]], ...]
     new_tokens: int
     concurrency: int
+    engines: tuple[int | None, ...] = ()
+    """data-parallel engine that each is pinned to; empty: none is"""
 
 
 class ResetStep(NamedTuple):
@@ -72,7 +75,7 @@ class PhaseSteps(NamedTuple):
 
 
 def predict(
-    steps: Steps, *, geometry: Geometry | None, engine: VllmEngine, connector: Connector
+    steps: Steps, *, geometry: Geometry | None, engine: ServedEngine, connector: Connector
 ) -> list[tuple[Expected, ...] | None]:
     """Return the expected hits of each wave's requests, in order; None for a reset.
 
@@ -80,6 +83,8 @@ def predict(
     behind.
     """
     geometry = geometry_under(geometry, engine)
+    if engine.data_parallel > 1 and _all_pinned(steps, engine.data_parallel):
+        return _predict_each(steps, geometry=geometry, engine=engine, connector=connector)
     note = _why_unknown(geometry, engine)
     if note is not None or geometry is None:
         bounds = _Bounds(geometry, engine, connector, note or "")
@@ -87,9 +92,66 @@ def predict(
     oracle = Oracle(
         cache_geometry(geometry, engine),
         tier_model(geometry, engine, connector),
-        timing=_timing(connector),
+        timing=_timing(connector, engine),
     )
     return [_advance(oracle, step) for step in steps]
+
+
+def _all_pinned(steps: Steps, engines: int) -> bool:
+    waves = [step for step in steps if isinstance(step, WaveStep)]
+    pins = [pin for wave in waves for pin in wave.engines or (None,) * len(wave.prompts)]
+    return all(pin is not None and pin < engines for pin in pins)
+
+
+def _predict_each(
+    steps: Steps, *, geometry: Geometry | None, engine: ServedEngine, connector: Connector
+) -> list[tuple[Expected, ...] | None]:
+    """Each data-parallel engine has pools of its own, so its requests are replayed by themselves.
+
+    A reset goes to all engines.
+    """
+    expected: list[list[Expected | None] | None] = [
+        None if isinstance(step, ResetStep) else [None] * len(step.prompts) for step in steps
+    ]
+    # The connector's capacity is a total over the engines.
+    alone = engine.model_copy(update={"data_parallel": 1})
+    shared = engine.data_parallel
+    for number in range(engine.data_parallel):
+        own = [_of_engine(step, number) for step in steps]
+        kept = [(index, step) for index, step in enumerate(own) if step is not None]
+        answers = predict(
+            [step for _, step in kept],
+            geometry=geometry,
+            engine=alone,
+            connector=_share_of(connector, shared),
+        )
+        for (index, _), found in zip(kept, answers, strict=True):
+            slots, step = expected[index], steps[index]
+            if slots is None or found is None or not isinstance(step, WaveStep):
+                continue
+            mine = [place for place, pin in enumerate(step.engines) if pin == number]
+            for place, each in zip(mine, found, strict=True):
+                slots[place] = each
+    return [
+        None if slots is None else tuple(each for each in slots if each is not None)
+        for slots in expected
+    ]
+
+
+def _of_engine(step: Step, number: int) -> Step | None:
+    if isinstance(step, ResetStep):
+        return step
+    prompts = tuple(
+        prompt for prompt, pin in zip(step.prompts, step.engines, strict=True) if pin == number
+    )
+    return step._replace(prompts=prompts, engines=()) if prompts else None
+
+
+def _share_of(connector: Connector, engines: int) -> Connector:
+    if isinstance(connector, NoConnector) or connector.host_pool_bytes_total is None:
+        return connector
+    total = connector.host_pool_bytes_total // engines
+    return connector.model_copy(update={"host_pool_bytes_total": total})
 
 
 def steps_of(
@@ -119,6 +181,7 @@ def phase_steps(
                     tuple((request.prompt_id, prompts[request.prompt_id]) for request in wave),
                     phase.new_tokens,
                     phase.concurrency,
+                    tuple(request.engine for request in wave),
                 )
                 for wave in phase.waves
             ),
@@ -128,7 +191,7 @@ def phase_steps(
 
 
 def longest_hit_tokens(
-    prompt_tokens: int, *, geometry: Geometry | None, engine: VllmEngine, connector: Connector
+    prompt_tokens: int, *, geometry: Geometry | None, engine: ServedEngine, connector: Connector
 ) -> int | None:
     """Return the longest hit that the geometry allows; None where it is not declared."""
     geometry = geometry_under(geometry, engine)
@@ -139,7 +202,7 @@ def longest_hit_tokens(
     )
 
 
-def cache_geometry(geometry: Geometry, engine: VllmEngine) -> CacheGeometry:
+def cache_geometry(geometry: Geometry, engine: ServedEngine) -> CacheGeometry:
     """Return the oracle's geometry; an unset pool counts as the smallest (for lengths only)."""
     groups = tuple(
         GroupGeometry(_GROUP_KINDS[group.kind], group.block_tokens, group.window_tokens)
@@ -155,7 +218,7 @@ def cache_geometry(geometry: Geometry, engine: VllmEngine) -> CacheGeometry:
     )
 
 
-def tier_model(geometry: Geometry, engine: VllmEngine, connector: Connector) -> TierModel:
+def tier_model(geometry: Geometry, engine: ServedEngine, connector: Connector) -> TierModel:
     """Return the oracle's model of the connector of one engine."""
     if isinstance(connector, NoConnector):
         return TierModel("none", None)
@@ -172,7 +235,7 @@ def tier_model(geometry: Geometry, engine: VllmEngine, connector: Connector) -> 
     return TierModel("simple_eager", blocks)
 
 
-def bytes_of_block(geometry: Geometry, engine: VllmEngine) -> int | None:
+def bytes_of_block(geometry: Geometry, engine: ServedEngine) -> int | None:
     """Return the bytes of one block over all layers and ranks; None where it is not declared."""
     if geometry.block_bytes is not None:
         return geometry.block_bytes
@@ -184,7 +247,7 @@ def bytes_of_block(geometry: Geometry, engine: VllmEngine) -> int | None:
     return geometry.kv_values_per_token * geometry.groups[0].block_tokens * size
 
 
-def _why_unknown(geometry: Geometry | None, engine: VllmEngine) -> str | None:
+def _why_unknown(geometry: Geometry | None, engine: ServedEngine) -> str | None:
     if geometry is None:
         return NOTE_NO_GEOMETRY
     if engine.gpu_blocks is None:
@@ -196,7 +259,7 @@ class _Bounds:
     """What can be said without a model of the pools: a prompt that was never sent cannot hit."""
 
     def __init__(
-        self, geometry: Geometry | None, engine: VllmEngine, connector: Connector, note: str
+        self, geometry: Geometry | None, engine: ServedEngine, connector: Connector, note: str
     ) -> None:
         self._geometry = geometry
         self._engine = engine
@@ -250,7 +313,9 @@ def _advance(oracle: Oracle, step: Step) -> tuple[Expected, ...] | None:
     )
 
 
-def _timing(connector: Connector) -> TransferTiming:
+def _timing(connector: Connector, engine: ServedEngine) -> TransferTiming:
+    if isinstance(engine, FakeEngine):
+        return engine.stores
     is_immediate = isinstance(connector, NoConnector) or connector.copies == "host_memory"
     return "immediate" if is_immediate else "overlapped"
 
@@ -261,14 +326,15 @@ def _proof(
     """Return sentinel, sentinel (seen to hit), reset, sentinel; one reset more for both tiers."""
     if phase.reset == "none" or phase.sentinel_id is None:
         return ()
-    sentinel = WaveStep(((phase.sentinel_id, prompts[phase.sentinel_id]),), 1, 1)
-    steps: list[Step] = [sentinel, sentinel]
+    prompt = (phase.sentinel_id, prompts[phase.sentinel_id])
+    sentinel = [WaveStep((prompt,), 1, 1, (engine,)) for engine in phase.engines]
+    steps: list[Step] = [*sentinel, *sentinel]
     if phase.reset == "local" or has_connector:
         # With a connector the tier is seen to hit after the local reset, so that the reset of all
         # has something to clear.
-        steps += [ResetStep(external=False), sentinel]
+        steps += [ResetStep(external=False), *sentinel]
     if phase.reset == "all":
-        steps += [ResetStep(external=True), sentinel]
+        steps += [ResetStep(external=True), *sentinel]
     return tuple(steps)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvbench import environments, tiny
 from kvbench.errors import PrerequisiteError
-from kvbench.scenario.models import HubModel, Model, PathModel
+from kvbench.scenario.models import FakeModel, HubModel, Model, PathModel
 
 
 def locate(model: Model) -> str:
@@ -14,7 +14,7 @@ def locate(model: Model) -> str:
 
     Raises PrerequisiteError when a directory has no checkpoint in it.
     """
-    if isinstance(model, HubModel):
+    if isinstance(model, HubModel | FakeModel):
         return model.name
     if isinstance(model, PathModel):
         directory = Path(model.path).expanduser()

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from kvbench import plan_rules
-from kvbench.engine import command
+from kvbench.engine import command, fake_command
 from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
+from kvbench.scenario.engines import FakeEngine, FakeFault, ServedEngine
 from kvbench.scenario.load import Loaded
-from kvbench.scenario.models import Arm, Scenario, Stage, VllmEngine
+from kvbench.scenario.models import Arm, FaultPlan, Scenario, Stage
 from kvbench.scenario.resolve import arms_of, engine_of, geometry_under
 from kvbench.workloads.prompts import PromptBook
 from kvbench.workloads.replay_plan import ReplayPlanner
@@ -30,7 +31,13 @@ class Cell:
     stage: Stage
     arm_name: str
     arm: Arm
-    engine: VllmEngine
+    engine: ServedEngine
+
+    @property
+    def faults(self) -> tuple[FaultPlan | FakeFault, ...]:
+        """Return the faults that come and go with phases."""
+        passing = self.engine.faults if isinstance(self.engine, FakeEngine) else ()
+        return (*self.arm.faults, *(fault for fault in passing if fault.phase is not None))
 
     @property
     def life_key(self) -> bytes:
@@ -96,7 +103,7 @@ def _planner(scenario: Scenario, cell: Cell, books: dict[str, PromptBook]) -> Re
         engine=cell.engine,
         book=books[cell.stage_name],
         room=Room(geometry, cell.engine),
-        faults=cell.arm.faults,
+        faults=cell.faults,
     )
 
 
@@ -105,13 +112,17 @@ def _life(
 ) -> PlannedLife:
     first = cells[0][0]
     engine, connector, model = first.engine, first.arm.connector, scenario.model
-    argv = command.server_command(
-        engine,
-        connector,
-        model,
-        model_path=command.model_path(model),
-        port=str(engine.port) if engine.port is not None else command.PORT,
-        served_name=command.served_name(model),
+    argv = (
+        fake_command.fake_command(engine, connector, model)
+        if isinstance(engine, FakeEngine)
+        else command.server_command(
+            engine,
+            connector,
+            model,
+            model_path=command.model_path(model),
+            port=str(engine.port) if engine.port is not None else command.PORT,
+            served_name=command.served_name(model),
+        )
     )
     settings: dict[str, Any] = engine.model_dump(mode="json")
     return PlannedLife(

@@ -13,8 +13,9 @@ from kvbench.errors import UsageError
 from kvbench.expectations import longest_hit_tokens, tier_model
 from kvbench.plan_types import PlannedPhase
 from kvbench.scenario.connectors import NativeConnector, NoConnector
+from kvbench.scenario.engines import ServedEngine
 from kvbench.scenario.load import Loaded
-from kvbench.scenario.models import Claim, Scenario, TinyModel, VllmEngine
+from kvbench.scenario.models import Claim, HubModel, PathModel, Scenario
 from kvbench.scenario.replay import PhaseKind, ReplayWorkload
 from kvbench.scenario.resolve import geometry_under
 from kvbench.scenario.suggest import did_you_mean
@@ -25,7 +26,7 @@ BAND_RUNS = 3
 _NEED_RESET = (PhaseKind.RELOAD, PhaseKind.COLD_AGAIN)
 
 
-def refuse(loaded: Loaded, stage: str, arm: str, engine: VllmEngine) -> None:
+def refuse(loaded: Loaded, stage: str, arm: str, engine: ServedEngine) -> None:
     """Raise UsageError, with file and line, where a stage under an arm cannot work."""
     scenario = loaded.scenario
     workload = scenario.stages[stage].workload
@@ -67,7 +68,7 @@ def warn(
     scenario: Scenario,
     stage: str,
     arm: str,
-    engine: VllmEngine,
+    engine: ServedEngine,
     phases: Sequence[PlannedPhase],
     lengths: Mapping[str, int],
 ) -> list[str]:
@@ -107,7 +108,7 @@ def _refuse_faults(loaded: Loaded, arm: str) -> None:
         )
 
 
-def _refuse_block_size(loaded: Loaded, engine: VllmEngine) -> None:
+def _refuse_block_size(loaded: Loaded, engine: ServedEngine) -> None:
     geometry = loaded.scenario.model.geometry
     if geometry is None or engine.block_tokens is None or len(geometry.groups) != 1:
         return
@@ -120,7 +121,7 @@ def _refuse_block_size(loaded: Loaded, engine: VllmEngine) -> None:
         )
 
 
-def _refuse_without_resets(loaded: Loaded, stage: str, engine: VllmEngine) -> None:
+def _refuse_without_resets(loaded: Loaded, stage: str, engine: ServedEngine) -> None:
     workload = loaded.scenario.stages[stage].workload
     if engine.dev_mode:
         return
@@ -135,7 +136,7 @@ def _refuse_without_resets(loaded: Loaded, stage: str, engine: VllmEngine) -> No
 
 
 def _too_short(
-    scenario: Scenario, arm: str, engine: VllmEngine, lengths: Sequence[int]
+    scenario: Scenario, arm: str, engine: ServedEngine, lengths: Sequence[int]
 ) -> str | None:
     geometry = geometry_under(scenario.model.geometry, engine)
     connector = scenario.arms[arm].connector
@@ -153,7 +154,7 @@ def _too_short(
 
 
 def _too_long(
-    scenario: Scenario, engine: VllmEngine, workload: ReplayWorkload, lengths: Sequence[int]
+    scenario: Scenario, engine: ServedEngine, workload: ReplayWorkload, lengths: Sequence[int]
 ) -> str | None:
     longest = max(lengths)
     total = longest + workload.new_tokens
@@ -180,14 +181,15 @@ def _too_long(
 
 
 def _has_dummy_weights(scenario: Scenario) -> bool:
-    return not isinstance(scenario.model, TinyModel) and scenario.model.weights == "dummy"
+    model = scenario.model
+    return isinstance(model, PathModel | HubModel) and model.weights == "dummy"
 
 
 def _host_pool_warning(
     scenario: Scenario,
     stage: str,
     arm: str,
-    engine: VllmEngine,
+    engine: ServedEngine,
     phases: Sequence[PlannedPhase],
     lengths: Mapping[str, int],
 ) -> list[str]:

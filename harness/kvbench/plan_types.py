@@ -18,15 +18,23 @@ class PlannedRequest(msgspec.Struct, frozen=True):
 
     prompt_id: str
     role: Role
+    engine: int | None = None
+    """data-parallel engine that must answer; None: the only one, or whichever the server takes"""
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that is on during a phase, in the words of the faulty twin's control file."""
+    """A fault that is on during a phase, in the words of the control file."""
 
     mode: str
-    prompt_id: str
+    """mode of a faulty twin, or kind of a fault of the fake engine"""
+    prompt_id: str | None
+    """None: requests of every prompt"""
     block_index: int
-    times: int
+    times: int | None
+    """None: whenever it can be applied"""
+    engine: int | None = None
+    """data-parallel engine; None: all"""
+    options: dict[str, Any] = {}
 
 
 class PlannedPhase(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +57,8 @@ class PlannedPhase(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int
     faults: tuple[PlannedFault, ...] = ()
     """switched on before the waves (not for the reset proof) and off after them"""
+    engines: tuple[int | None, ...] = (None,)
+    """data-parallel engines, each of which the sentinel of the reset proof must see"""
 
 
 class PlannedLife(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,6 +42,25 @@ class Reporter(Protocol):
         """A line that stays."""
 
 
+class Silent:
+    """Says nothing: for runs inside of another program."""
+
+    def life(self, text: str) -> None:
+        """Nothing."""
+
+    def detail(self, text: str) -> None:
+        """Nothing."""
+
+    def phase(self, stage: str, arm: str, name: str, concurrency: int) -> None:
+        """Nothing."""
+
+    def done(self, requests: int) -> None:
+        """Nothing."""
+
+    def say(self, text: str, *, style: str = "") -> None:
+        """Nothing."""
+
+
 class TerminalProgress:
     """Live progress with an estimate of the time left; use as a context manager."""
 

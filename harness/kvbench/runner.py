@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from kvbench import __version__, clock, environments, masking
 from kvbench.client import Client
+from kvbench.engine.command import events_endpoints
 from kvbench.engine.fork import ForkServer
 from kvbench.engine.vllm import VllmServer
 from kvbench.errors import EngineError, LaunchError
@@ -31,7 +32,9 @@ from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
 from kvbench.progress import Reporter
 from kvbench.record import Record
 from kvbench.scenario.connectors import Connector
-from kvbench.scenario.models import Scenario, VllmEngine
+from kvbench.scenario.engines import FakeEngine, ServedEngine, parse_engine
+from kvbench.scenario.models import Scenario
+from kvbench.telemetry.kv_events import KvEventStream
 from kvbench.telemetry.machine import machine_facts, source_facts
 from kvbench.workloads.faults import FaultSwitch
 from kvbench.workloads.replay import ReplayDriver
@@ -117,11 +120,8 @@ class Runner:
     @contextmanager
     def _started(self, planned: PlannedLife) -> Iterator[dict[tuple[str, str], ReplayDriver]]:
         """Start the life's server, yield a driver for each stage and arm, and end the server."""
-        engine = VllmEngine.model_validate(planned.engine)
-        planned_faults = tuple(f for arm in planned.arms for f in self._scenario.arms[arm].faults)
-        faults = None
-        if planned_faults:
-            faults = FaultSwitch(self._record, planned.life, planned_faults)
+        engine = parse_engine(planned.engine)
+        faults = self._fault_switch(planned, engine)
         server = VllmServer(
             planned,
             engine,
@@ -138,8 +138,30 @@ class Runner:
             finally:
                 self._windows = life.windows
                 life.client.close()
+                if life.events is not None:
+                    life.events.stop()
         finally:
             self._stop(planned, server)
+            if faults is not None:
+                faults.collect("")
+
+    def _fault_switch(self, planned: PlannedLife, engine: ServedEngine) -> FaultSwitch | None:
+        """The files of a server that can be told to do wrong."""
+        is_fake = isinstance(engine, FakeEngine)
+        if not is_fake and not any(phase.faults for phase in planned.phases):
+            return None
+        return FaultSwitch(self._record, planned.life, is_fake=is_fake)
+
+    def _events(self, planned: PlannedLife, server: VllmServer) -> KvEventStream | None:
+        if server.events_folder is None:
+            return None
+        engines = int(planned.engine["data_parallel"])
+        stream = KvEventStream(
+            self._record.artifact(f"{planned.life}/kv_events.jsonl"),
+            events_endpoints(server.events_folder, engines),
+        )
+        stream.start()
+        return stream
 
     def _drivers(
         self, planned: PlannedLife, life: Life, faults: FaultSwitch | None
@@ -152,9 +174,9 @@ class Runner:
             for stage, arm in dict.fromkeys((phase.stage, phase.arm) for phase in planned.phases)
         }
 
-    def _fork_server(self, engine: VllmEngine) -> ForkServer | None:
+    def _fork_server(self, engine: ServedEngine) -> ForkServer | None:
         """The warm fork server of the engine's interpreter, started once for all lives."""
-        if engine.start != "fork":
+        if isinstance(engine, FakeEngine) or engine.start != "fork":
             return None
         if engine.python not in self._fork_servers:
             self._progress.life("starting the fork server")
@@ -170,7 +192,7 @@ class Runner:
         stages = {phase.stage for phase in planned.phases}
         return max(self._scenario.stages[stage].workload.drain_limit_s for stage in stages)
 
-    def _start(self, planned: PlannedLife, engine: VllmEngine, server: VllmServer) -> Life:
+    def _start(self, planned: PlannedLife, engine: ServedEngine, server: VllmServer) -> Life:
         self._record.write(
             LifeStarted(
                 time_s=clock.now_s(),
@@ -178,8 +200,8 @@ class Runner:
                 argv=tuple(masking.mask_argv(server.argv)),
                 env=masking.mask_env(server.env),
                 python=engine.python,
-                vllm_version=environments.vllm_version(environments.resolve_python(engine.python)),
-                start_mode=engine.start,
+                vllm_version=_vllm_version(engine),
+                start_mode="fake" if isinstance(engine, FakeEngine) else engine.start,
                 url=server.url,
                 pid=None,
                 log=self._record.relative(server.log),
@@ -207,6 +229,8 @@ class Runner:
             record=self._record,
             progress=self._progress,
             drain_limit_s=self._drain_limit_s(planned),
+            progress_limit_s=engine.progress_limit_s,
+            events=self._events(planned, server),
             windows=self._windows,
         )
 
@@ -221,6 +245,7 @@ class Runner:
                 exit_status=stopped.exit_status,
                 stop_s=stopped.stop_s,
                 survivors=stopped.survivors,
+                killed=stopped.killed if stopped.orderly else (),
             )
         )
 
@@ -253,3 +278,9 @@ class Runner:
                     reason=f"{planned.life} failed before: {error.kind}",
                 )
             )
+
+
+def _vllm_version(engine: ServedEngine) -> str | None:
+    if isinstance(engine, FakeEngine):
+        return f"none: fake engine in the manner of {engine.generation}"
+    return environments.vllm_version(environments.resolve_python(engine.python))

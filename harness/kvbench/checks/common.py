@@ -58,6 +58,9 @@ def about(
 ) -> Finding:
     """A finding about one window, with the lines of the requests as evidence."""
     chosen = tuple(requests)
+    engines = {request.done.engine for request in chosen}
+    if len(engines) == 1 and (engine := engines.pop()) is not None:
+        reason = f"engine {engine}: {reason}"
     return Finding(
         check=what.check,
         claim=what.claim,

@@ -69,6 +69,9 @@ def _ended(life: Life, *, is_interrupted: bool) -> list[Finding]:
         reason = f"{life.id}: processes survived the stop: {pids}"
         return [_life_finding(life, line, Outcome.ERROR, reason, check="stopped", claim=SETUP)]
     notes = () if ended.orderly else ("it did not stop in time and its process tree was killed",)
+    if ended.killed:
+        pids = ", ".join(map(str, ended.killed))
+        notes = (*notes, f"processes outlived the server and had to be ended: {pids}")
     reason = f"{life.id}: its process tree is gone ({ended.stop_s:.1f} s)"
     return [
         _life_finding(life, line, Outcome.PASS, reason, check="stopped", claim=SETUP, notes=notes)

@@ -7,6 +7,8 @@ proof.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvbench.checks.common import SETUP, What, about, about_arm
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.memo import remembered
@@ -91,9 +93,20 @@ def _is_step_to_tier(window: Window, number: int, after: Request | None) -> bool
 
 def judge_window(window: Window, phase: str) -> Finding | None:
     """What is wrong with the proof in `window` of the reset before `phase`; None: proved."""
-    sentinels = _sentinels(window)
     if not window.resets:
         return _problem(window, phase, Outcome.INVALID, "not cold: no reset was made")
+    by_engine: dict[int | None, list[Request]] = {}
+    for sentinel in _sentinels(window):
+        by_engine.setdefault(sentinel.done.engine, []).append(sentinel)
+    for sentinels in by_engine.values() or ((),):
+        worst = _judge_engine(window, phase, sentinels)
+        if worst is not None:
+            return worst
+    return None
+
+
+def _judge_engine(window: Window, phase: str, sentinels: Sequence[Request]) -> Finding | None:
+    """The same for the sentinels of one data-parallel engine, which has caches of its own."""
     worst: Finding | None = None
     for number, reset in enumerate(window.resets):
         before = next((s for s in reversed(sentinels) if s.line < reset.line), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvbench.client.answers import Answer, Completion, ErrorKind
-from kvbench.client.http import RESET_EXTERNAL_QUERY, RESET_PATH, Client, ResetAnswer
+from kvbench.client.http import RESET_EXTERNAL_QUERY, RESET_PATH, Client, ResetAnswer, Watch
 
 __all__ = [
     "RESET_EXTERNAL_QUERY",
@@ -13,4 +13,5 @@ __all__ = [
     "Completion",
     "ErrorKind",
     "ResetAnswer",
+    "Watch",
 ]

@@ -13,7 +13,7 @@ import json
 import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
 
@@ -34,6 +34,15 @@ _PAUSE_S: Final = 0.25
 _HANDOVER_S: Final = 5.0
 
 _T = TypeVar("_T")
+
+
+class Watch(Protocol):
+    """Something that looks at a server while answers are waited for."""
+
+    pause_s: float
+
+    def look(self) -> None:
+        """Look once; an error that it raises ends the wait and cancels the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +123,17 @@ class Client:
         concurrency: int,
         *,
         limit_s: float | None = None,
+        watch: Watch | None = None,
     ) -> list[Answer]:
         """Send a wave, at most `concurrency` at a time; answers come in the order of `requests`.
 
         Each request has the limit of one request. An interrupt cancels what is under way, and the
-        server aborts it.
+        server aborts it; so does an error that `watch` raises, which is called while answers are
+        waited for.
         """
         each_s = self.request_limit_s if limit_s is None else limit_s
         whole_s = each_s * len(requests) + _HANDOVER_S
-        raws = self._run(self._wave(requests, concurrency, each_s), whole_s)
+        raws = self._run(self._wave(requests, concurrency, each_s), whole_s, watch)
         return [parse(raw, request) for raw, request in zip(raws, requests, strict=True)]
 
     def reset_prefix_cache(self, *, external: bool) -> ResetAnswer:
@@ -196,13 +207,21 @@ class Client:
     def _call(self, method: str, path: str, limit_s: float) -> _Reply:
         return self._run(self._fetch(method, path, limit_s), limit_s + _HANDOVER_S)
 
-    def _run(self, work: Coroutine[Any, Any, _T], limit_s: float) -> _T:
+    def _run(self, work: Coroutine[Any, Any, _T], limit_s: float, watch: Watch | None = None) -> _T:
         """Run `work` on the loop's thread; whatever interrupts the caller cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        deadline_s = clock.monotonic_s() + limit_s
         try:
-            return future.result(limit_s)
-        except concurrent.futures.TimeoutError as error:
-            raise EngineError(f"{self.url}: no end of a call after {limit_s:.0f} s") from error
+            while True:
+                left_s = max(deadline_s - clock.monotonic_s(), 0.0)
+                pause_s = left_s if watch is None else min(watch.pause_s, left_s)
+                done, _ = concurrent.futures.wait([future], timeout=pause_s)
+                if done:
+                    return future.result()
+                if clock.monotonic_s() >= deadline_s:
+                    raise EngineError(f"{self.url}: no end of a call after {limit_s:.0f} s")
+                if watch is not None:
+                    watch.look()
         finally:
             future.cancel()
 

@@ -15,12 +15,17 @@ from typing import Any, Final, NamedTuple
 
 from kvbench import environments
 from kvbench.scenario.connectors import Connector, NativeConnector, NoConnector, SimpleConnector
-from kvbench.scenario.models import HubModel, Model, PathModel, TinyModel, VllmEngine
+from kvbench.scenario.engines import FakeEngine, ServedEngine
+from kvbench.scenario.models import HubModel, Model, PathModel, TinyModel
 
 PORT: Final = "{port}"
 MODEL: Final = "{model}"
 FAULT_FILE: Final = "{fault_file}"
 FAULT_JOURNAL: Final = "{fault_journal}"
+EVENTS_FOLDER: Final = "{events_folder}"
+"""stands for a folder for sockets, inside of a word; made at start"""
+HARNESS_PYTHON: Final = "{harness_python}"
+"""stands for kvbench's own interpreter, which runs the fake engine"""
 AGENT: Final = "{from_agent}"
 """stands for a value of kvbench's own environment (`env_from_agent`)"""
 
@@ -87,7 +92,7 @@ class ConnectorClass(NamedTuple):
 
 
 def server_command(
-    engine: VllmEngine,
+    engine: ServedEngine,
     connector: Connector,
     model: Model,
     *,
@@ -103,11 +108,42 @@ def server_command(
     config = transfer_config(connector, engine)
     if config is not None:
         argv += ["--kv-transfer-config", json.dumps(config, separators=(",", ":"))]
+    if engine.kv_events:
+        argv += ["--kv-events-config", json.dumps(events_config(), separators=(",", ":"))]
     return [*argv, *engine.args]
 
 
+def events_config() -> dict[str, Any]:
+    """Return the value of `--kv-events-config`: sockets in a folder, so that no port is opened.
+
+    vLLM 0.32 (ZmqEventPublisher.offset_endpoint_port) gives the engines of a data-parallel server
+    endpoints of their own only where "inproc" or "tcp" is in the name; ours has that word.
+    """
+    return {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"ipc://{EVENTS_FOLDER}/inproc-events",
+        "replay_endpoint": f"ipc://{EVENTS_FOLDER}/inproc-replay",
+        "topic": "kv",
+    }
+
+
+def events_endpoints(folder: str, engines: int) -> list[tuple[str, str]]:
+    """Return (endpoint, replay endpoint) of each data-parallel engine."""
+    config = events_config()
+    found = []
+    for engine in range(engines):
+        suffix = f"_dp{engine}" if engine else ""
+        pair = [
+            str(config[key]).replace(EVENTS_FOLDER, folder) + suffix
+            for key in ("endpoint", "replay_endpoint")
+        ]
+        found.append((pair[0], pair[1]))
+    return found
+
+
 def server_env(
-    engine: VllmEngine,
+    engine: ServedEngine,
     connector: Connector,
     model: Model,
     *,
@@ -118,6 +154,8 @@ def server_env(
     Variables of `env_from_agent` come from `agent_env`; without it they are shown as a placeholder,
     so that a plan holds no secret. One that `agent_env` lacks is left out.
     """
+    if isinstance(engine, FakeEngine):
+        return {"KVBENCH_FAULT_FILE": FAULT_FILE, "KVBENCH_FAULT_JOURNAL": FAULT_JOURNAL}
     env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if isinstance(model, TinyModel | PathModel):
         env["HF_HUB_OFFLINE"] = "1"
@@ -138,8 +176,14 @@ def server_env(
 
 
 def fill(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Replace each word that is a placeholder as a whole (`{port}`) by its value."""
-    return [values.get(word, word) for word in words]
+    """Replace each word that is a placeholder as a whole (`{port}`) by its value.
+
+    Only the folder of the event sockets stands inside of words.
+    """
+    filled = [values.get(word, word) for word in words]
+    if EVENTS_FOLDER in values:
+        filled = [word.replace(EVENTS_FOLDER, values[EVENTS_FOLDER]) for word in filled]
+    return filled
 
 
 def interpreter(python: str) -> str:
@@ -154,14 +198,14 @@ def served_name(model: Model) -> str:
     """Return the name under which the server offers the model."""
     if isinstance(model, TinyModel):
         return f"tiny-{model.family}"
-    return model.name if isinstance(model, HubModel) else Path(model.path).name
+    return Path(model.path).name if isinstance(model, PathModel) else model.name
 
 
 def model_path(model: Model) -> str:
     """Return what `--model` gets; a tiny checkpoint is made at start, so it stands as `{model}`."""
     if isinstance(model, TinyModel):
         return MODEL
-    return model.name if isinstance(model, HubModel) else str(Path(model.path).expanduser())
+    return str(Path(model.path).expanduser()) if isinstance(model, PathModel) else model.name
 
 
 def connector_class(connector: Connector) -> ConnectorClass | None:
@@ -177,7 +221,7 @@ def connector_class(connector: Connector) -> ConnectorClass | None:
     return ConnectorClass("SimpleCPUOffloadConnector")
 
 
-def transfer_config(connector: Connector, engine: VllmEngine) -> dict[str, Any] | None:
+def transfer_config(connector: Connector, engine: ServedEngine) -> dict[str, Any] | None:
     """Return the value of `--kv-transfer-config`; None without a connector."""
     found = connector_class(connector)
     if found is None or isinstance(connector, NoConnector):
@@ -193,14 +237,14 @@ def transfer_config(connector: Connector, engine: VllmEngine) -> dict[str, Any] 
     return config | {"kv_role": "kv_both", "kv_connector_extra_config": extra}
 
 
-def pool_bytes_per_engine(connector: Connector, engine: VllmEngine) -> int:
+def pool_bytes_per_engine(connector: Connector, engine: ServedEngine) -> int:
     """Return `cpu_bytes_to_use`: a total over the ranks of one data-parallel engine (vLLM 0.32)."""
     if isinstance(connector, NoConnector):
         return 0
     return connector.pool_bytes_total(ranks(engine)) // engine.data_parallel
 
 
-def ranks(engine: VllmEngine) -> int:
+def ranks(engine: ServedEngine) -> int:
     """Return the number of worker processes over all data-parallel engines."""
     return engine.tensor_parallel * engine.pipeline_parallel * engine.data_parallel
 
@@ -215,7 +259,7 @@ def is_faulty(connector: Connector) -> bool:
     return isinstance(connector, SimpleConnector) and connector.faulty
 
 
-def asked_settings(engine: VllmEngine, connector: Connector, model: Model) -> dict[str, Any]:
+def asked_settings(engine: ServedEngine, connector: Connector, model: Model) -> dict[str, Any]:
     """Return what the engine must report back after start; only what the scenario states."""
     asked: dict[str, Any] = {"model_id": served_name(model)}
     values = {name: getattr(engine, name) for name in READ_BACK}
@@ -240,12 +284,12 @@ def _model_flags(model: Model) -> list[str]:
     argv: list[str] = []
     if isinstance(model, HubModel) and model.revision is not None:
         argv += ["--revision", model.revision]
-    if not isinstance(model, TinyModel) and model.weights == "dummy":
+    if isinstance(model, PathModel | HubModel) and model.weights == "dummy":
         argv += ["--load-format", "dummy"]
     return argv
 
 
-def _engine_flags(engine: VllmEngine) -> list[str]:
+def _engine_flags(engine: ServedEngine) -> list[str]:
     argv: list[str] = []
     for flag in FLAGS:
         value = getattr(engine, flag.setting)

@@ -103,14 +103,24 @@ _HINTS: Final[dict[int, str]] = {
 }
 
 
-def classify(log_text: str, exit_status: int | None) -> Failure:
+_VANISHED: Final = (
+    "it left nothing in the log, as after SIGKILL: the kernel sends that when memory runs out "
+    "(look at dmesg, or at the container's limit)"
+)
+
+
+def classify(log_text: str, exit_status: int | None, *, has_vanished: bool = False) -> Failure:
     """Find out why a server ended; `exit_status` is negative for a signal, None while it runs.
+
+    `has_vanished`: a process behind the server is gone, and nobody knows its exit status.
 
     Never raises; what nothing is known about is kind `unknown` with the last line of the log.
     """
     lines = [_PREFIX.sub("", line.rstrip()) for line in log_text.splitlines()]
     decisive = _decisive(lines)
     number = _signal_number(exit_status)
+    if decisive is None and has_vanished:
+        return Failure("killed", _VANISHED)
     if decisive is None:
         if number in _HINTS:
             kind: Kind = {signal.SIGKILL: "killed", signal.SIGILL: "hardware"}.get(

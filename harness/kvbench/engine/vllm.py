@@ -1,4 +1,6 @@
-"""A vLLM server as kvbench measures it: started, proved to be ours, watched, and proved gone.
+"""A server as kvbench measures it: started, proved to be ours, watched, and proved gone.
+
+A vLLM server, or kvbench's fake engine, which is a process with the same face.
 
 `/health` answers long before a generation works and long after the engine behind it died, so ready
 means a real generation, and alive means that our own process tree still runs.
@@ -7,6 +9,9 @@ means a real generation, and alive means that our own process tree still runs.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,13 +23,13 @@ import psutil
 from kvbench import clock, environments, masking
 from kvbench.client import Client
 from kvbench.engine import effective, failures, identity
-from kvbench.engine.command import AGENT, MODEL, PORT, fill
+from kvbench.engine.command import AGENT, EVENTS_FOLDER, HARNESS_PYTHON, MODEL, PORT, fill
 from kvbench.engine.family import runs
 from kvbench.engine.fork import ForkServer, base_env
 from kvbench.engine.process import ProcessTree, StopResult, Tree
 from kvbench.errors import EngineError, LaunchError
 from kvbench.plan_types import PlannedLife
-from kvbench.scenario.models import VllmEngine
+from kvbench.scenario.engines import ServedEngine, VllmEngine
 from kvbench.telemetry import metrics
 
 POLL_S: Final = 0.2
@@ -61,7 +66,7 @@ class VllmServer:
     def __init__(
         self,
         life: PlannedLife,
-        engine: VllmEngine,
+        engine: ServedEngine,
         *,
         model_path: str,
         log: Path,
@@ -77,9 +82,17 @@ class VllmServer:
         self.log = log
         self.host = "127.0.0.1" if engine.host in {"", "0.0.0.0"} else engine.host  # noqa: S104
         self.port = engine.port or identity.free_port(engine.host)
-        self.argv = fill(life.argv, {PORT: str(self.port), MODEL: model_path})
+        self.events_folder = tempfile.mkdtemp(prefix="kvb-") if engine.kv_events else None
+        self.argv = fill(life.argv, self._values(model_path))
         self.env = _filled_env(life.env, extra_env or {})
         self.model_id = str(life.asked["model_id"])
+
+    def _values(self, model_path: str) -> dict[str, str]:
+        """What stands in the planned command for values that are known only now."""
+        values = {PORT: str(self.port), MODEL: model_path, HARNESS_PYTHON: sys.executable}
+        if self.events_folder is not None:
+            values[EVENTS_FOLDER] = self.events_folder
+        return values
 
     @property
     def url(self) -> str:
@@ -152,6 +165,10 @@ class VllmServer:
                 max_model_len_tokens=proved.max_model_len_tokens,
             )
 
+    def members(self) -> tuple[int, ...]:
+        """Process ids of the tree, as far as it is known; none before the start."""
+        return () if self._tree is None else tuple(self._tree.members())
+
     def alive(self) -> bool:
         """Whether the server's main process still runs."""
         return self._tree is not None and self._tree.poll() is None
@@ -180,7 +197,7 @@ class VllmServer:
             what = "the engine behind a server that still runs is dead"
         else:
             return
-        failure = self._failure(status)
+        failure = self._failure(status, has_vanished=bool(gone) and status is None)
         raise EngineDiedError(
             f"{what} ({failure.kind}): {failure.message}",
             kind=failure.kind,
@@ -194,6 +211,8 @@ class VllmServer:
 
     def stop(self) -> StopResult:
         """End the whole tree, and take secrets out of the log; may be called again."""
+        if self.events_folder is not None:
+            shutil.rmtree(self.events_folder, ignore_errors=True)
         if self._tree is None:
             return StopResult(orderly=True, exit_status=None, stop_s=0.0, survivors=())
         if self._stopped is None:
@@ -210,8 +229,9 @@ class VllmServer:
                 )
             except EngineError as error:
                 raise LaunchError(str(error), kind="command") from error
-        # Resolved only here, so that a plan can be made where the interpreter is not.
-        environments.resolve_python(self._engine.python)
+        if isinstance(self._engine, VllmEngine):
+            # Resolved only here, so that a plan can be made where the interpreter is not.
+            environments.resolve_python(self._engine.python)
         tree = ProcessTree(self.argv, log=self.log, env={**base_env(), **self.env})
         tree.start()
         return tree
@@ -278,9 +298,9 @@ class VllmServer:
             exit_status=status,
         )
 
-    def _failure(self, status: int | None) -> failures.Failure:
+    def _failure(self, status: int | None, *, has_vanished: bool = False) -> failures.Failure:
         """Classify the log; its decisive line is masked, because it becomes a message."""
-        failure = failures.classify(self._log_text(), status)
+        failure = failures.classify(self._log_text(), status, has_vanished=has_vanished)
         return replace(failure, message=masking.mask_text(failure.message, self._secrets()))
 
     def _timed_out(self, what: str) -> LaunchError:

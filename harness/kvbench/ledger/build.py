@@ -22,6 +22,7 @@ from kvbench.events import (
     LifeFailed,
     LifeReady,
     LifeStarted,
+    MemorySampled,
     Note,
     PhaseEnded,
     PhaseStarted,
@@ -51,6 +52,8 @@ class _OpenLife:
     last_snapshot: Snapshot | None = None
     happenings: list[tuple[str, Happening]] = field(default_factory=list)
     windows: list[str] = field(default_factory=list)
+    applied: list[tuple[int, FaultApplied]] = field(default_factory=list)
+    memory: list[tuple[int, MemorySampled]] = field(default_factory=list)
 
 
 def _never_started(line: int, failed: LifeFailed) -> _OpenLife:
@@ -86,6 +89,19 @@ class _OpenWindow:
     last: Snapshot | None = None
     gap: Deltas | None = None
     ended: PhaseEnded | None = None
+
+
+def _of_life(life: _OpenLife, line: int, event: AnyEvent) -> None:
+    """Take in what a life that has begun keeps for itself."""
+    match event:
+        case LifeReady():
+            life.ready = (line, event)
+        case LifeEnded():
+            life.ended = (line, event)
+        case FaultApplied():
+            life.applied.append((line, event))
+        case MemorySampled():
+            life.memory.append((line, event))
 
 
 class _Reader:
@@ -124,16 +140,15 @@ class _Reader:
 
     def read(self, line: int, event: AnyEvent) -> None:
         """Take one event in."""
+        life = self.lives.get(getattr(event, "life", None) or "")
+        if life is not None:
+            _of_life(life, line, event)
         match event:
             case LifeStarted():
                 self.lives[event.life] = _OpenLife(line, event)
-            case LifeReady() if event.life in self.lives:
-                self.lives[event.life].ready = (line, event)
             case LifeFailed():
                 self.lives.setdefault(event.life, _never_started(line, event))
                 self.lives[event.life].failed.append((line, event))
-            case LifeEnded() if event.life in self.lives:
-                self.lives[event.life].ended = (line, event)
             case PhaseStarted():
                 self.windows[event.window] = _OpenWindow(
                     line, event, self._planned_phase(event), self._has_connector(event)
@@ -272,6 +287,8 @@ def _life(name: str, opened: _OpenLife, reader: _Reader) -> Life:
         planned=planned,
         arms=tuple(dict.fromkeys(arms)),
         stages=tuple(dict.fromkeys(stages)),
+        applied=tuple(opened.applied),
+        memory=tuple(opened.memory),
     )
 
 

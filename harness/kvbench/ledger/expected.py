@@ -17,7 +17,8 @@ from kvbench.expectations import ResetStep, Step, WaveStep
 from kvbench.oracle import Expected
 from kvbench.plan_types import Plan, PlannedLife
 from kvbench.scenario.connectors import Connector
-from kvbench.scenario.models import Scenario, VllmEngine
+from kvbench.scenario.engines import ServedEngine, parse_engine
+from kvbench.scenario.models import Scenario
 from kvbench.scenario.resolve import geometry_under
 
 LOST_TRACK = frozenset({"timeout", "connection", "http", "truncated"})
@@ -31,9 +32,9 @@ Sent = tuple[int, RequestDone, int, int]
 Happening = Sent | ResetDone
 
 
-def _effective_engine(life: PlannedLife, ready: LifeReady | None) -> VllmEngine:
+def _effective_engine(life: PlannedLife, ready: LifeReady | None) -> ServedEngine:
     """Engine settings, with a pool size and block size that the engine chose itself filled in."""
-    engine = VllmEngine.model_validate(life.engine)
+    engine = parse_engine(life.engine)
     found: dict[str, Any] = {}
     for key in ("gpu_blocks", "block_tokens"):
         value = ready.effective.get(key) if ready is not None else None
@@ -76,16 +77,19 @@ def _tokens_of(request: RequestDone, plan: Plan) -> tuple[int, ...] | None:
 
 def _wave_step(group: list[Sent], plan: Plan) -> WaveStep | None:
     prompts = []
+    engines = []
     for _, request, _, _ in group:
         tokens = _tokens_of(request, plan)
         if tokens is None:
             return None
         prompts.append((request.prompt_id, tokens))
+        engines.append(request.engine)
     answered = [sent[1].completion_tokens for sent in group if sent[1].completion_tokens]
     return WaveStep(
         prompts=tuple(prompts),
         new_tokens=max(answered, default=group[0][3]),
         concurrency=group[0][2],
+        engines=tuple(engines),
     )
 
 

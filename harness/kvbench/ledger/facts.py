@@ -12,6 +12,7 @@ from kvbench.events import (
     LifeFailed,
     LifeReady,
     LifeStarted,
+    MemorySampled,
     Note,
     RequestDone,
     ResetDone,
@@ -23,7 +24,8 @@ from kvbench.events import (
 from kvbench.ledger.counters import Deltas
 from kvbench.oracle import Expected
 from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
-from kvbench.scenario.models import Claim, Scenario, VllmEngine
+from kvbench.scenario.engines import parse_engine
+from kvbench.scenario.models import Claim, Scenario
 from kvbench.scenario.resolve import geometry_under
 
 JOURNAL = "journal.jsonl"
@@ -147,6 +149,10 @@ class Life:
     planned: PlannedLife | None
     arms: tuple[str, ...]
     stages: tuple[str, ...]
+    applied: tuple[tuple[int, FaultApplied], ...] = ()
+    """faults that the server says it applied, at any time"""
+    memory: tuple[tuple[int, MemorySampled], ...] = ()
+    """of its process tree, when each window closed"""
 
     @property
     def arm_words(self) -> str:
@@ -220,7 +226,7 @@ class Ledger:
         life = self.life(window.life)
         if self.scenario is None or life is None or life.planned is None:
             return None
-        engine = VllmEngine.model_validate(life.planned.engine)
+        engine = parse_engine(life.planned.engine)
         geometry = geometry_under(self.scenario.model.geometry, engine)
         return geometry.hit_alignment_tokens if geometry is not None else None
 

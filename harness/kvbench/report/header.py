@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -10,7 +11,8 @@ from kvbench.expectations import bytes_of_block
 from kvbench.ledger import Ledger, Life
 from kvbench.report.text import MISSING
 from kvbench.scenario.connectors import Connector, NativeConnector, NoConnector, SimpleConnector
-from kvbench.scenario.models import HubModel, Scenario, TinyModel, VllmEngine
+from kvbench.scenario.engines import ServedEngine, parse_engine
+from kvbench.scenario.models import FakeModel, HubModel, Scenario, TinyModel
 from kvbench.scenario.resolve import geometry_under
 
 Fact = tuple[str, str]
@@ -29,8 +31,8 @@ def _source(ledger: Ledger) -> str:
     return f"{ledger.run.kvbench_version}, commit {_known(commit)}{dirty}"
 
 
-def _machine(ledger: Ledger) -> str:
-    machine = ledger.run.machine
+def machine_words(machine: Mapping[str, Any]) -> str:
+    """The machine in one line, from the facts of `telemetry.machine`."""
     gpus = machine.get("gpus")
     words = ", ".join(map(str, gpus)) if gpus else ("none" if gpus is not None else MISSING)
     cores, cpu = _known(machine.get("cores")), _known(machine.get("cpu"))
@@ -39,6 +41,8 @@ def _machine(ledger: Ledger) -> str:
 
 def _model(scenario: Scenario) -> str:
     model = scenario.model
+    if isinstance(model, FakeModel):
+        return f"{model.name}, simulated: there are no weights"
     if isinstance(model, TinyModel):
         return f"tiny {model.family}, random weights with spread (seed {model.seed})"
     name = (
@@ -54,7 +58,7 @@ def run_facts(ledger: Ledger) -> list[Fact]:
     facts = [
         ("run", ledger.run.run_id),
         ("kvbench", _source(ledger)),
-        ("machine", _machine(ledger)),
+        ("machine", machine_words(ledger.run.machine)),
     ]
     if ledger.scenario is not None:
         facts.insert(1, ("model", _model(ledger.scenario)))
@@ -67,7 +71,7 @@ def run_facts(ledger: Ledger) -> list[Fact]:
     return facts
 
 
-def capacity(connector: Connector, engine: VllmEngine, ledger: Ledger) -> str:
+def capacity(connector: Connector, engine: ServedEngine, ledger: Ledger) -> str:
     """Host pool per rank and in all, in bytes, blocks and tokens where the geometry says them."""
     if isinstance(connector, NoConnector):
         return "none"
@@ -96,13 +100,18 @@ def connector_words(connector: Connector) -> str:
     return f"{words}, copies: {connector.copies}"
 
 
+def is_fake(ledger: Ledger) -> bool:
+    """True where any life was the fake engine's."""
+    return any(life.started.start_mode == "fake" for life in ledger.lives)
+
+
 def has_host_copies(ledger: Ledger) -> bool:
     """True where any arm copies through host memory, so that times mean nothing."""
     arms = ledger.scenario.arms if ledger.scenario is not None else {}
     return any(getattr(arm.connector, "copies", "") == "host_memory" for arm in arms.values())
 
 
-def _hit_words(ledger: Ledger, engine: VllmEngine) -> str:
+def _hit_words(ledger: Ledger, engine: ServedEngine) -> str:
     geometry = ledger.scenario.model.geometry if ledger.scenario is not None else None
     geometry = geometry_under(geometry, engine)
     if geometry is None:
@@ -114,7 +123,7 @@ def _hit_words(ledger: Ledger, engine: VllmEngine) -> str:
     )
 
 
-def _topology(engine: VllmEngine) -> str:
+def _topology(engine: ServedEngine) -> str:
     expert = "on" if engine.expert_parallel else "off"
     return (
         f"TP {engine.tensor_parallel}, PP {engine.pipeline_parallel}, DP {engine.data_parallel}, "
@@ -127,7 +136,7 @@ def life_facts(ledger: Ledger, life: Life) -> list[Fact]:
     facts = [("vLLM", _known(life.started.vllm_version)), ("start", life.started.start_mode)]
     if life.planned is None:
         return facts
-    engine = VllmEngine.model_validate(life.planned.engine)
+    engine = parse_engine(life.planned.engine)
     connector = _CONNECTOR.validate_python(life.planned.connector)
     effective = life.ready[1].effective if life.ready is not None else {}
     running = str(effective["connector"] or "none") if "connector" in effective else MISSING

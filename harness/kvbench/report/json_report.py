@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kvbench.ledger import Ledger
+from kvbench.report.header import is_fake
 from kvbench.report.tables import phase_rows, prompt_rows
 from kvbench.verdict import Verdict
 
@@ -23,6 +24,7 @@ def document(ledger: Ledger, verdict: Verdict) -> dict[str, Any]:
         "outcome": verdict.outcome.value,
         "exit_code": verdict.exit_code,
         "seal": ledger.seal.state,
+        "fake_engine": is_fake(ledger),
         "findings": [msgspec.to_builtins(finding) for finding in verdict.findings],
         "unclaimed": [msgspec.to_builtins(finding) for finding in verdict.unclaimed],
         "phases": [msgspec.to_builtins(row) for row in phase_rows(ledger, verdict)],

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger import Ledger
-from kvbench.report.header import has_host_copies, life_facts, run_facts
+from kvbench.report.header import has_host_copies, is_fake, life_facts, run_facts
 from kvbench.report.tables import BandRow, PhaseRow, PromptRow, band_rows, phase_rows, prompt_rows
 from kvbench.report.text import MISSING, milliseconds, nats, rate, share, whole
 from kvbench.scenario.connectors import HOST_COPY_NOTE
+from kvbench.scenario.engines import FAKE_WORDS
 from kvbench.verdict import Verdict
 
 MARKS = {
@@ -188,6 +189,8 @@ def not_proved(ledger: Ledger, verdict: Verdict) -> list[str]:
             lines.append(f"identity: no control arm ran in stage {stage}: {why}")
         if missing:
             lines.append(f"not claimed by stage {stage}: {', '.join(missing)}")
+    if is_fake(ledger):
+        lines.append(f"anything about vLLM: {FAKE_WORDS}")
     if has_host_copies(ledger):
         lines.append(f"speed: {HOST_COPY_NOTE}")
     return lines
@@ -242,6 +245,8 @@ def _bands(rows: Sequence[BandRow]) -> list[str]:
 def render(ledger: Ledger, verdict: Verdict) -> str:
     """The whole report."""
     lines = _header(ledger, verdict)
+    if is_fake(ledger):
+        lines += ["", f"> **{FAKE_WORDS}**"]
     if has_host_copies(ledger):
         lines += ["", f"> {HOST_COPY_NOTE}"]
     lines += _phases(phase_rows(ledger, verdict))

@@ -22,10 +22,11 @@ from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
 from kvbench.report.plan_hits import expected_hits
 from kvbench.report.plan_table import merged_runs, table
 from kvbench.scenario.connectors import HOST_COPY_NOTE, Connector, NoConnector, SimpleConnector
+from kvbench.scenario.engines import FAKE_WORDS, FakeEngine, FakeFault, ServedEngine
 from kvbench.scenario.geometry import Geometry
 from kvbench.scenario.load import Loaded
-from kvbench.scenario.models import Model, Scenario, TinyModel, VllmEngine
-from kvbench.scenario.resolve import engine_of, geometry_under
+from kvbench.scenario.models import FakeModel, Model, Scenario, TinyModel
+from kvbench.scenario.resolve import arms_of, engine_of, geometry_under
 
 INDENT = "  "
 
@@ -38,6 +39,8 @@ def render_plan(loaded: Loaded, plan: Plan) -> Text:
 def _lines(loaded: Loaded, plan: Plan) -> Iterator[str]:
     scenario = loaded.scenario
     yield f"{scenario.name}: {scenario.title}"
+    if isinstance(scenario.engine, FakeEngine):
+        yield FAKE_WORDS
     yield from _model(scenario.model)
     for note in scenario.notes:
         yield f"note      {note}"
@@ -56,6 +59,8 @@ def _lines(loaded: Loaded, plan: Plan) -> Iterator[str]:
 def _model(model: Model) -> Iterator[str]:
     if isinstance(model, TinyModel):
         yield f"model     tiny {model.family}, random weights, seed {model.seed}"
+    elif isinstance(model, FakeModel):
+        yield f"model     {model.name}, simulated"
     else:
         name = model.path if model.kind == "path" else model.name
         yield f"model     {name}, {model.weights} weights"
@@ -80,7 +85,21 @@ def _arms(scenario: Scenario) -> Iterator[str]:
                 f"{INDENT}fault in {name}: {fault.mode}, block {fault.block_index} of "
                 f"{fault.prompt} in {fault.phase}, {fault.times} time(s)"
             )
+    for stage in scenario.stages:
+        for name in arms_of(scenario, stage):
+            engine = engine_of(scenario, stage, name)
+            for fake in engine.faults if isinstance(engine, FakeEngine) else ():
+                yield f"{INDENT}fault in {name}, stage {stage}: {_fake_fault(fake)}"
     yield ""
+
+
+def _fake_fault(fault: FakeFault) -> str:
+    where = [f"in {fault.phase}" if fault.phase else "always"]
+    where += [f"prompt {fault.prompt}"] if fault.prompt else []
+    where += [f"engine {fault.engine}"] if fault.engine is not None else []
+    where += [f"{fault.times} time(s)"] if fault.times else []
+    where += [f"{key} {value}" for key, value in fault.options.items()]
+    return f"{fault.kind}, {', '.join(where)}"
 
 
 def _connector(connector: Connector) -> str:
@@ -123,7 +142,7 @@ def _capacities(scenario: Scenario, plan: Plan) -> Iterator[str]:
 
 
 def _capacity_rows(
-    life: str, geometry: Geometry | None, engine: VllmEngine, connector: Connector
+    life: str, geometry: Geometry | None, engine: ServedEngine, connector: Connector
 ) -> Iterator[tuple[str, ...]]:
     block_bytes = bytes_of_block(geometry, engine) if geometry is not None else None
     count = ranks(engine)

@@ -13,11 +13,12 @@ from rich.text import Text
 from kvbench.checks.common import SETUP
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger import Ledger
-from kvbench.report.header import has_host_copies
+from kvbench.report.header import has_host_copies, is_fake
 from kvbench.report.markdown import not_proved
 from kvbench.report.tables import PhaseRow, Rate, phase_rows
 from kvbench.report.text import MISSING, milliseconds, nats, share, whole
 from kvbench.scenario.connectors import HOST_COPY_NOTE
+from kvbench.scenario.engines import FAKE_WORDS
 from kvbench.verdict import Verdict
 
 STYLES = {
@@ -113,6 +114,8 @@ def show(ledger: Ledger, verdict: Verdict, console: Console) -> None:
         f"[{style}]{verdict.outcome.value.upper()}[/{style}] {escape(ledger.run.scenario_name)}"
         f" (exit code {verdict.exit_code})"
     )
+    if is_fake(ledger):
+        console.print(f"[bold yellow]{FAKE_WORDS}[/bold yellow]")
     if has_host_copies(ledger):
         console.print(f"[dim]{HOST_COPY_NOTE}[/dim]")
     rows = phase_rows(ledger, verdict)

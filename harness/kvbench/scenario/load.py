@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from kvbench.errors import UsageError
+from kvbench.scenario.engines import engine_class
 from kvbench.scenario.explain import explain
 from kvbench.scenario.fragments import Fragments
-from kvbench.scenario.models import Engine, Scenario, VllmEngine
+from kvbench.scenario.models import Scenario
 from kvbench.scenario.overrides import EXTENDS, parse_override
 from kvbench.scenario.resolve import arms_of, engine_of
 from kvbench.scenario.suggest import did_you_mean
 from kvbench.scenario.tree import Key, Node, Place, read_yaml
-
-_ENGINE: TypeAdapter[VllmEngine] = TypeAdapter(Engine)
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ def _check_engine(scenario: Scenario, tree: Node, stage: str, arm: str) -> None:
         wrong = error.errors(include_url=False)[0]["loc"]
         settings: list[tuple[Key, ...]] = [("arms", arm, "engine"), ("stages", stage, "engine")]
         prefix = next((p for p in settings if _has(tree, (*p, *wrong[:1]))), ("engine",))
-        raise UsageError(explain(error, tree, VllmEngine, prefix)) from error
+        model = engine_class(scenario.engine.model_dump())
+        raise UsageError(explain(error, tree, model, prefix)) from error
 
 
 def _has(tree: Node, path: Sequence[Key]) -> bool:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from kvbench.scenario.base import Bytes, StrictModel
 from kvbench.scenario.connectors import Connector, NoConnector
+from kvbench.scenario.engines import Engine
 from kvbench.scenario.geometry import Geometry
 from kvbench.scenario.replay import ReplayWorkload
 
@@ -63,81 +64,15 @@ class HubModel(StrictModel):
     geometry: Geometry | None = Field(default=None, description="KV geometry, checked at start")
 
 
-Model = Annotated[TinyModel | PathModel | HubModel, Field(discriminator="kind")]
+class FakeModel(StrictModel):
+    """No checkpoint at all: what the fake engine serves."""
+
+    kind: Literal["fake"] = Field(description="no checkpoint; only with engine.kind: fake")
+    name: str = Field(default="fake-model", description="name under which it is served")
+    geometry: Geometry = Field(description="KV geometry that the fake engine simulates")
 
 
-class VllmEngine(StrictModel):
-    """A vLLM server that kvbench starts, measures and stops."""
-
-    kind: Literal["vllm"] = Field(description="a vLLM server process started by kvbench")
-    python: str = Field(
-        default="managed:cpu",
-        description="interpreter that has vLLM: managed:cpu, a path, or a name on PATH",
-    )
-    start: Literal["plain", "fork"] = Field(
-        default="plain",
-        description="plain: the command a user would type; fork: a warm fork server (tests, CPU)",
-    )
-    host: str = Field(default="127.0.0.1", description="address the server binds to")
-    port: int | None = Field(
-        default=None, ge=1, le=65535, description="fixed port; default: a free one"
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="--dtype"
-    )
-    kv_cache_dtype: str | None = Field(default=None, description="--kv-cache-dtype")
-    max_model_len_tokens: int | None = Field(default=None, ge=1, description="--max-model-len")
-    max_num_seqs: int | None = Field(default=None, ge=1, description="--max-num-seqs")
-    chunk_tokens: int | None = Field(
-        default=None, ge=1, description="prefill chunk: --max-num-batched-tokens"
-    )
-    gpu_blocks: int | None = Field(
-        default=None,
-        ge=2,
-        description="--num-gpu-blocks-override; a small pool forces eviction on purpose",
-    )
-    block_tokens: int | None = Field(default=None, ge=1, description="--block-size")
-    prefix_match_unit_tokens: int | None = Field(
-        default=None, ge=1, description="--prefix-match-unit (fine-grained hits of hybrid models)"
-    )
-    retention_interval: int | None = Field(
-        default=None, ge=0, description="--prefix-cache-retention-interval"
-    )
-    tensor_parallel: int = Field(default=1, ge=1, description="--tensor-parallel-size")
-    data_parallel: int = Field(default=1, ge=1, description="--data-parallel-size")
-    pipeline_parallel: int = Field(default=1, ge=1, description="--pipeline-parallel-size")
-    decode_context_parallel: int = Field(
-        default=1, ge=1, description="--decode-context-parallel-size"
-    )
-    expert_parallel: bool = Field(default=False, description="--enable-expert-parallel")
-    enforce_eager: bool = Field(default=True, description="--enforce-eager")
-    attention_backend: str | None = Field(default=None, description="--attention-backend")
-    trust_remote_code: bool = Field(default=False, description="--trust-remote-code")
-    seed: int = Field(default=0, description="--seed")
-    dev_mode: bool = Field(
-        default=True, description="VLLM_SERVER_DEV_MODE=1, needed for /reset_prefix_cache"
-    )
-    args: tuple[str, ...] = Field(
-        default=(), description="further arguments, passed on as they are, one list item each"
-    )
-    env: dict[str, str] = Field(
-        default_factory=dict, description="environment of the server, on top of a small base set"
-    )
-    env_from_agent: tuple[str, ...] = Field(
-        default=(), description="names of variables passed through from kvbench's own environment"
-    )
-    start_limit_s: float = Field(
-        default=600,
-        gt=0,
-        description="longest silence of the log before a start counts as hung",
-    )
-    request_limit_s: float = Field(default=300, gt=0, description="time limit of one request")
-    stop_limit_s: float = Field(
-        default=30, gt=0, description="time for an orderly stop before the process tree is killed"
-    )
-
-
-Engine = VllmEngine
+Model = Annotated[TinyModel | PathModel | HubModel | FakeModel, Field(discriminator="kind")]
 
 
 class Needs(StrictModel):

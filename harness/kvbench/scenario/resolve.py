@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
-
+from kvbench.scenario.engines import FakeEngine, ServedEngine, VllmEngine, parse_engine
 from kvbench.scenario.geometry import Geometry
-from kvbench.scenario.models import Engine, Scenario, VllmEngine
-
-_ENGINE: TypeAdapter[VllmEngine] = TypeAdapter(Engine)
+from kvbench.scenario.models import Scenario
 
 
-def engine_of(scenario: Scenario, stage: str, arm: str) -> VllmEngine:
+def engine_of(scenario: Scenario, stage: str, arm: str) -> VllmEngine | FakeEngine:
     """Return the scenario's engine with the stage's settings over it and the arm's over those."""
     settings: dict[str, Any] = scenario.engine.model_dump()
     for changes in (scenario.stages[stage].engine, scenario.arms[arm].engine):
         settings = deep_merged(settings, changes)
-    return _ENGINE.validate_python(settings)
+    return parse_engine(settings)
 
 
 def arms_of(scenario: Scenario, stage: str) -> tuple[str, ...]:
@@ -27,7 +24,7 @@ def arms_of(scenario: Scenario, stage: str) -> tuple[str, ...]:
     return tuple(arm for arm in scenario.arms if named is None or arm in named)
 
 
-def geometry_under(geometry: Geometry | None, engine: VllmEngine) -> Geometry | None:
+def geometry_under(geometry: Geometry | None, engine: ServedEngine) -> Geometry | None:
     """Return the geometry as it is with these engine settings.
 
     `--prefix-match-unit` makes the hits of a hybrid model finer than its blocks; it changes nothing

@@ -20,6 +20,7 @@ _EXTENDS: Final = {
 }
 # Free mappings whose keys are those of the engine.
 _ENGINE_CHANGES: Final = ("Arm", "Stage")
+_ENGINES: Final = ("VllmEngine", "FakeEngine")
 
 
 def schema() -> dict[str, Any]:
@@ -29,7 +30,7 @@ def schema() -> dict[str, Any]:
     for name in _ENGINE_CHANGES:
         changes = made["$defs"][name]["properties"]["engine"]
         made["$defs"][name]["properties"]["engine"] = {
-            "$ref": "#/$defs/VllmEngine",
+            "anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in _ENGINES],
             "description": changes["description"],
         }
     return {

@@ -56,8 +56,11 @@ class ReplayDriver:
             if self._faults is None:
                 self._send(window, phase)
                 return
-            with self._faults.armed(window, phase):
-                self._send(window, phase)
+            try:
+                with self._faults.armed(window, phase):
+                    self._send(window, phase)
+            finally:
+                self._faults.collect(window.id)
 
     def _prove_reset(self, phase: PlannedPhase) -> None:
         assert phase.sentinel_id is not None
@@ -81,6 +84,7 @@ class ReplayDriver:
                         request.role,
                         new_tokens=phase.new_tokens,
                         top_logprobs=phase.top_logprobs,
+                        engine=request.engine,
                     )
                     for request in wave
                 ]

@@ -12,12 +12,21 @@ from collections.abc import Iterator, Sequence
 from kvbench.errors import UsageError
 from kvbench.events import ResetScope, Role
 from kvbench.plan_types import PlannedFault, PlannedPhase, PlannedRequest
-from kvbench.scenario.models import FaultPlan, VllmEngine
+from kvbench.scenario.engines import FakeFault, ServedEngine
+from kvbench.scenario.models import FaultPlan
 from kvbench.scenario.replay import PhaseKind, ReplayWorkload
 from kvbench.workloads.prompts import PromptBook
 from kvbench.workloads.room import HOT_SHARE, WAVE_SHARE, Room
 
 Waves = tuple[tuple[PlannedRequest, ...], ...]
+
+
+def engines_of(engine: ServedEngine) -> tuple[int | None, ...]:
+    """Engines that requests are pinned to; a server with one engine needs no pin.
+
+    A prompt always goes to the same engine, because another one has none of its blocks.
+    """
+    return tuple(range(engine.data_parallel)) if engine.data_parallel > 1 else (None,)
 
 
 class ReplayPlanner:
@@ -29,10 +38,10 @@ class ReplayPlanner:
         stage: str,
         arm: str,
         workload: ReplayWorkload,
-        engine: VllmEngine,
+        engine: ServedEngine,
         book: PromptBook,
         room: Room,
-        faults: Sequence[FaultPlan] = (),
+        faults: Sequence[FaultPlan | FakeFault] = (),
     ) -> None:
         self._stage = stage
         self._arm = arm
@@ -40,8 +49,8 @@ class ReplayPlanner:
         self._engine = engine
         self._book = book
         self._room = room
-        self._faults = faults
         self._pending = list(faults)
+        self._engines = engines_of(engine)
         self._fillers = 0
         self._sentinels = 0
         self.warnings: list[str] = []
@@ -92,6 +101,7 @@ class ReplayPlanner:
             new_tokens=1 if is_pressure else self._workload.new_tokens,
             top_logprobs=self._workload.top_logprobs,
             faults=self._faults_in(kind, name),
+            engines=self._engines,
         )
 
     def _reset(self, kind: PhaseKind) -> ResetScope:
@@ -120,7 +130,8 @@ class ReplayPlanner:
         for length in self._filler_lengths():
             self._fillers += 1
             filler = self._book.filler(self._fillers, length)
-            waves.append((PlannedRequest(filler, "filler"),))
+            # Every engine has a pool of its own to fill.
+            waves += [(PlannedRequest(filler, "filler", engine),) for engine in self._engines]
         return tuple(waves)
 
     def _filler_lengths(self) -> Sequence[int]:
@@ -147,7 +158,12 @@ class ReplayPlanner:
             self._warn_small_waves(is_hot=is_hot, concurrency=concurrency, groups=groups)
         roles: tuple[Role, ...] = ("prime", "scored") if is_hot else ("scored",)
         return tuple(
-            tuple(PlannedRequest(self._book.scored[index], role) for index in group)
+            tuple(
+                PlannedRequest(
+                    self._book.scored[index], role, self._engines[index % len(self._engines)]
+                )
+                for index in group
+            )
             for group in groups
             for role in roles
         )
@@ -164,15 +180,31 @@ class ReplayPlanner:
         )
 
     def _faults_in(self, kind: PhaseKind, name: str) -> tuple[PlannedFault, ...]:
-        """Return the faults of a phase; each is switched on once, in the first phase that fits."""
+        """Return the faults of a phase.
+
+        One with a number of times is switched on once, in the first phase that fits; one without in
+        every phase that fits.
+        """
         here = [fault for fault in self._pending if fault.phase in {kind.value, name}]
-        self._pending = [fault for fault in self._pending if fault not in here]
-        return tuple(
-            PlannedFault(
+        self._pending = [
+            fault for fault in self._pending if fault not in here or fault.times is None
+        ]
+        return tuple(self._planned(fault) for fault in here)
+
+    def _planned(self, fault: FaultPlan | FakeFault) -> PlannedFault:
+        prompt_id = None if fault.prompt is None else f"{self._stage}/{fault.prompt}"
+        if isinstance(fault, FaultPlan):
+            return PlannedFault(
                 mode=fault.mode,
-                prompt_id=f"{self._stage}/{fault.prompt}",
+                prompt_id=prompt_id,
                 block_index=fault.block_index,
                 times=fault.times,
             )
-            for fault in here
+        return PlannedFault(
+            mode=fault.kind,
+            prompt_id=prompt_id,
+            block_index=fault.block_index,
+            times=fault.times,
+            engine=fault.engine,
+            options=fault.options,
         )

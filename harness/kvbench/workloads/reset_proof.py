@@ -7,7 +7,7 @@ The proof only produces the evidence; whether it is one is judged from the recor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvbench import clock
@@ -47,7 +47,10 @@ def prove_reset(
     Raises ResetRefusedError when the engine never agrees to reset.
     """
     assert phase.sentinel_id is not None
-    load = Load(phase.sentinel_id, sentinel, "sentinel", new_tokens=1, top_logprobs=1)
+    loads = [
+        Load(phase.sentinel_id, sentinel, "sentinel", new_tokens=1, top_logprobs=1, engine=engine)
+        for engine in phase.engines
+    ]
     has_tier = not isinstance(connector, NoConnector)
     with Window(
         life,
@@ -58,22 +61,28 @@ def prove_reset(
         run=number,
         concurrency=1,
     ) as window:
-        window.send([load])
-        _send_until(window, load, _hit_locally)
+        for load in loads:
+            window.send([load])
+        for load in loads:
+            _send_until(window, load, _hit_locally)
         if has_tier:
             wait_for_stores(window, connector, limits.store_s)
         if phase.reset == "all" and has_tier:
-            _see_tier_hit(window, load, limits)
+            _see_tier_hit(window, loads, limits)
         _reset(window, phase.reset, limits.reset_s)
-        window.send([load])
+        for load in loads:
+            window.send([load])
 
 
-def _see_tier_hit(window: Window, load: Load, limits: Limits) -> None:
+def _see_tier_hit(window: Window, loads: Sequence[Load], limits: Limits) -> None:
     """Clear the device only, so that the sentinel can be seen to come from the tier."""
     for _ in range(2):
         _reset(window, "local", limits.reset_s)
-        window.send([load])
-        if _hit_in_tier(window):
+        seen = []
+        for load in loads:
+            window.send([load])
+            seen.append(_hit_in_tier(window))
+        if all(seen):
             return
 
 

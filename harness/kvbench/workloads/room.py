@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from kvbench.scenario.engines import ServedEngine
 from kvbench.scenario.geometry import Geometry
-from kvbench.scenario.models import VllmEngine
 
 _WHOLE_CONTEXT: Final = frozenset({"full_attention", "mla"})
 # Stores in flight hold blocks of finished requests, so one wave never plans for the whole pool.
@@ -23,7 +23,7 @@ HOT_SHARE: Final = 0.5
 class Room:
     """Block counts for one engine; without geometry or pool size everything is taken to fit."""
 
-    def __init__(self, geometry: Geometry | None, engine: VllmEngine) -> None:
+    def __init__(self, geometry: Geometry | None, engine: ServedEngine) -> None:
         self.geometry = geometry
         self._max_tokens = engine.max_model_len_tokens
         # One block of the pool is vLLM's null block.

@@ -17,6 +17,7 @@ from kvbench.client import Answer, Client, Completion
 from kvbench.engine.vllm import VllmServer
 from kvbench.errors import EngineError
 from kvbench.events import (
+    MemorySampled,
     PhaseEnded,
     PhaseStarted,
     RequestDone,
@@ -27,7 +28,9 @@ from kvbench.events import (
 )
 from kvbench.progress import Reporter
 from kvbench.record import Record
-from kvbench.telemetry import metrics
+from kvbench.telemetry import metrics, processes
+from kvbench.telemetry.kv_events import KvEventStream
+from kvbench.workloads.watchdog import Watchdog
 
 Edge = Literal["before", "after"]
 
@@ -42,6 +45,9 @@ class Life:
     record: Record
     progress: Reporter
     drain_limit_s: float
+    progress_limit_s: float
+    events: KvEventStream | None = None
+    """the engines' KV events, where they are published"""
     windows: int = 0
     """windows opened in the whole run before and in this life; ids are unique in the run"""
     prefix: str = field(default="w")
@@ -61,6 +67,8 @@ class Load:
     role: Role
     new_tokens: int
     top_logprobs: int
+    engine: int | None = None
+    """data-parallel engine that must answer"""
 
 
 class Window:
@@ -95,15 +103,36 @@ class Window:
     def __enter__(self) -> Window:
         with self._aborted_by_errors():
             self._snapshot("before")
+        self._mark_events("before")
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._mark_events("after")
         if error is not None:
             self._abort(error)
             return
         with self._aborted_by_errors():
             self._snapshot("after")
+        self._file_memory()
         self.life.record.write(PhaseEnded(time_s=clock.now_s(), window=self.id, outcome="complete"))
+
+    def _mark_events(self, edge: Edge) -> None:
+        if self.life.events is not None:
+            self.life.events.mark(self.id, edge)
+
+    def _file_memory(self) -> None:
+        used = processes.usage(self.life.server.members())
+        self.life.record.write(
+            MemorySampled(
+                time_s=clock.now_s(),
+                life=self.life.life,
+                window=self.id,
+                processes=used.processes,
+                rss_bytes=used.rss_bytes,
+                pss_bytes=used.pss_bytes,
+                gpu_bytes=used.gpu_bytes,
+            )
+        )
 
     @contextmanager
     def _aborted_by_errors(self) -> Iterator[None]:
@@ -126,7 +155,16 @@ class Window:
         """
         requests = [self._completion(load) for load in wave]
         started = self._latest
-        answers = self.life.client.complete_many(requests, concurrency=len(requests))
+        watchdog = Watchdog(self.life.client, self.life.progress_limit_s)
+        try:
+            answers = self.life.client.complete_many(
+                requests, concurrency=len(requests), watch=watchdog
+            )
+        except EngineError as error:
+            self.life.server.check_alive()  # a death explains more than a hang
+            raise EngineError(
+                str(error), kind=error.kind, log_tail=self.life.server.log_tail()
+            ) from error
         for load, request, answer in zip(wave, requests, answers, strict=True):
             self._file(load, request, answer)
         self._wave += 1
@@ -170,6 +208,7 @@ class Window:
             request_id=f"{self.request_mark(load.prompt_id)}{self._sent}",
             new_tokens=load.new_tokens,
             top_logprobs=load.top_logprobs,
+            data_parallel_rank=load.engine,
         )
 
     def _file(self, load: Load, request: Completion, answer: Answer) -> None:
@@ -193,6 +232,7 @@ class Window:
                 completion_tokens=answer.completion_tokens,
                 finish_reason=answer.finish_reason,
                 tokens=answer.tokens,
+                engine=load.engine,
             )
         )
 

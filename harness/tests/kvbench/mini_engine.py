@@ -23,8 +23,8 @@ from kvbench.events import Token
 from kvbench.oracle import Oracle
 from kvbench.plan_types import PlannedLife
 from kvbench.scenario.connectors import Connector
+from kvbench.scenario.engines import VllmEngine, parse_engine
 from kvbench.scenario.geometry import Geometry, Group
-from kvbench.scenario.models import VllmEngine
 
 GEOMETRY = Geometry(
     source="tests",
@@ -59,7 +59,7 @@ class MiniEngine:
     is_dead: bool = False
 
     def __post_init__(self) -> None:
-        engine = VllmEngine.model_validate(self.life.engine)
+        engine = parse_engine(self.life.engine)
         connector: Connector = _CONNECTOR.validate_python(self.life.connector)
         self.oracle = Oracle(
             expectations.cache_geometry(GEOMETRY, engine),
@@ -214,6 +214,7 @@ class MiniServer:
         log.write_text("mini engine\n")
         self.url = f"mini://{life.life}"
         self.pid = None
+        self.events_folder = None
         self.engines[self.url] = MiniEngine(life, self.mischief)
 
     def start(self, on_progress: Callable[[str], None]) -> Any:
@@ -223,6 +224,12 @@ class MiniServer:
     def check_alive(self) -> None:
         if self.engines[self.url].is_dead:
             raise EngineError("the engine ended (killed): likely out of memory")
+
+    def members(self) -> tuple[int, ...]:
+        return ()
+
+    def log_tail(self) -> str:
+        return self.log.read_text()
 
     def stop(self) -> StopResult:
         return StopResult(orderly=True, exit_status=0, stop_s=0.0, survivors=())
@@ -242,7 +249,9 @@ class MiniClient:
     def __init__(self, url: str, model_id: str, request_limit_s: float) -> None:
         self._engine = MiniServer.engines[url]
 
-    def complete_many(self, requests: Sequence[Completion], concurrency: int) -> list[Answer]:
+    def complete_many(
+        self, requests: Sequence[Completion], concurrency: int, *, watch: object
+    ) -> list[Answer]:
         return self._engine.serve(requests)
 
     def metrics_page(self) -> str:

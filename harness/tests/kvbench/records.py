@@ -46,8 +46,9 @@ from kvbench.plan import make_plan
 from kvbench.plan_types import Plan, PlannedLife
 from kvbench.record import Record
 from kvbench.scenario.connectors import Connector
+from kvbench.scenario.engines import parse_engine
 from kvbench.scenario.load import load_scenario
-from kvbench.scenario.models import Scenario, VllmEngine
+from kvbench.scenario.models import Scenario
 from kvbench.scenario.resolve import geometry_under
 from kvbench.verdict import Verdict
 
@@ -83,7 +84,7 @@ def _expected(plan: Plan, life: PlannedLife, actions: list[Action]) -> list[tupl
             prompts = tuple((name, plan.prompts[name]) for name, _ in action.requests)
             concurrency = 1 if action.is_proof else action.phase.concurrency
             steps.append(WaveStep(prompts, action.new_tokens, concurrency))
-    engine = VllmEngine.model_validate(life.engine)
+    engine = parse_engine(life.engine)
     model = Scenario.model_validate(plan.scenario).model
     connector: Connector = TypeAdapter(Connector).validate_python(life.connector)
     predicted = expectations.predict(

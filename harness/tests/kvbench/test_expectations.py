@@ -19,9 +19,9 @@ from kvbench.oracle import TokenRange
 from kvbench.plan import make_plan
 from kvbench.report.plan_hits import predict_phases
 from kvbench.scenario.connectors import Connector, NativeConnector, NoConnector, SimpleConnector
+from kvbench.scenario.engines import VllmEngine
 from kvbench.scenario.geometry import Geometry, Group
 from kvbench.scenario.load import load_scenario
-from kvbench.scenario.models import VllmEngine
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 GEOMETRY = Geometry(
@@ -186,3 +186,27 @@ def test_full_recipe_hits_as_its_phases_are_meant_at_concurrency_one(blocks: int
             external = hit.max_hit_tokens if phase.kind in {"replay", "reload"} else 0
             assert hit.local == TokenRange.exactly(local), phase.name
             assert hit.external == TokenRange.exactly(external), phase.name
+
+
+def test_engines_that_requests_are_pinned_to_have_pools_of_their_own() -> None:
+    first, second = tuple(range(300)), tuple(range(1000, 1300))
+    both = (("p1", first), ("p2", second))
+    steps: list[Step] = [
+        WaveStep(both, 1, 2, (0, 1)),
+        WaveStep(both, 1, 2, (0, 1)),
+        WaveStep(both, 1, 2, (1, 0)),
+        ResetStep(external=False),
+        WaveStep(both, 1, 2, (0, 1)),
+    ]
+    found = predict(steps, geometry=GEOMETRY, engine=engine(data_parallel=2), connector=EAGER)
+    words = [None if each is None else [f"{e.local}+{e.external}" for e in each] for each in found]
+    assert words == [["0+0"] * 2, ["256+0"] * 2, ["0+0"] * 2, None, ["0+256"] * 2]
+
+
+def test_one_request_without_a_pin_makes_every_hit_a_range() -> None:
+    pinned = WaveStep((("p", tuple(range(300))),), 1, 1, (0,))
+    unpinned = pinned._replace(engines=(None,))
+    found = hits(
+        [pinned, unpinned], geometry=GEOMETRY, made=engine(data_parallel=2), connector=EAGER
+    )
+    assert found == ["0+0", "0..256+0..256"]

@@ -126,3 +126,12 @@ def test_start_that_failed_before_its_command_was_filed_is_an_error(run: Path) -
     verdict = records.judged(run, arm=("simple",), on_event=never)
     assert verdict.exit_code == ExitCode.ENVIRONMENT
     assert "no free port" in records.only(verdict, "engine_alive", Outcome.ERROR).reason
+
+
+def test_processes_that_outlived_the_server_are_a_note(run: Path) -> None:
+    def leave(event: Event) -> Event:
+        return records.replace(event, killed=(4711,)) if isinstance(event, LifeEnded) else event
+
+    verdict = records.judged(run, arm=("simple",), on_event=leave)
+    finding = records.only(verdict, "stopped", Outcome.PASS)
+    assert "had to be ended: 4711" in finding.notes[0]

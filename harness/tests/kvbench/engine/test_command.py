@@ -15,7 +15,8 @@ from kvbench.scenario.connectors import (
     NoConnector,
     SimpleConnector,
 )
-from kvbench.scenario.models import HubModel, PathModel, TinyModel, VllmEngine
+from kvbench.scenario.engines import VllmEngine
+from kvbench.scenario.models import HubModel, PathModel, TinyModel
 
 MIB = 1024**2
 NONE = NoConnector(kind="none")

@@ -130,3 +130,14 @@ def test_log_of_a_healthy_server_has_no_class(name: str) -> None:
 def test_last_of_several_errors_counts() -> None:
     log = "ValueError: caught and logged\nINFO fine\nOSError: [Errno 98] Address already in use\n"
     assert classify(log, 1).kind == "port"
+
+
+def test_process_that_vanished_without_a_word_hints_at_memory() -> None:
+    failure = classify("INFO loading\n", None, has_vanished=True)
+    assert failure.kind == "killed"
+    assert "SIGKILL" in failure.message
+
+
+def test_process_that_vanished_after_an_error_has_that_class() -> None:
+    failure = classify("assert x\nAssertionError\n", None, has_vanished=True)
+    assert (failure.kind, failure.message) == ("assertion", "AssertionError: assert x")

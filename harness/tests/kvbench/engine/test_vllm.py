@@ -20,7 +20,7 @@ from kvbench.engine.fork import ForkServer
 from kvbench.engine.vllm import EngineDiedError, VllmServer
 from kvbench.errors import LaunchError
 from kvbench.plan_types import PlannedLife
-from kvbench.scenario.models import VllmEngine
+from kvbench.scenario.engines import VllmEngine
 from kvbench.telemetry import metrics
 
 FAKE = Path(__file__).parent / "fake_api_server.py"

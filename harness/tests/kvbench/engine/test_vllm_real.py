@@ -17,7 +17,8 @@ from kvbench.engine.vllm import EngineDiedError, Ready, VllmServer
 from kvbench.errors import LaunchError
 from kvbench.plan_types import PlannedLife
 from kvbench.scenario.connectors import Connector, NoConnector, SimpleConnector
-from kvbench.scenario.models import TinyModel, VllmEngine
+from kvbench.scenario.engines import VllmEngine
+from kvbench.scenario.models import TinyModel
 from kvbench.telemetry import metrics, processes, stores
 
 pytestmark = pytest.mark.vllm

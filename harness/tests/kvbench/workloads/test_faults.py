@@ -10,13 +10,12 @@ from typing import Any, cast
 import pytest
 
 from kvbench.events import FaultApplied, FaultSwitched
-from kvbench.plan_types import PlannedPhase
+from kvbench.plan_types import PlannedFault, PlannedPhase
 from kvbench.record import Record, StoredRecord
-from kvbench.scenario.models import FaultPlan
 from kvbench.workloads.faults import CONTROL_VARIABLE, JOURNAL_VARIABLE, FaultSwitch
 from kvbench.workloads.window import Window
 
-FAULT = FaultPlan(mode="zero_block", phase="reload", prompt="p2", block_index=3)
+FAULT = PlannedFault(mode="zero_block", prompt_id="s/p2", block_index=3, times=1)
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def record(tmp_path: Path, quick_disk: None) -> Record:
 
 @pytest.fixture
 def switch(record: Record) -> FaultSwitch:
-    return FaultSwitch(record, "life-1", (FAULT,))
+    return FaultSwitch(record, "life-1", is_fake=False)
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def window(record: Record) -> Window:
     return cast("Window", SimpleNamespace(life=life, id="w001", request_mark=mark))
 
 
-def phase(name: str, kind: str) -> PlannedPhase:
+def phase(name: str, kind: str, *faults: PlannedFault) -> PlannedPhase:
     return PlannedPhase(
         stage="s",
         arm="a",
@@ -49,10 +48,11 @@ def phase(name: str, kind: str) -> PlannedPhase:
         waves=(),
         new_tokens=1,
         top_logprobs=1,
+        faults=faults,
     )
 
 
-RELOAD = phase("reload-1", "reload")
+RELOAD = phase("reload-1", "reload", FAULT)
 
 
 def control(switch: FaultSwitch) -> dict[str, Any]:
@@ -91,11 +91,19 @@ def test_other_phase_is_left_alone(switch: FaultSwitch, window: Window, record: 
     assert not filed(record, FaultSwitched)
 
 
-def test_fault_is_switched_on_once_in_a_run(switch: FaultSwitch, window: Window) -> None:
-    with switch.armed(window, RELOAD):
-        pass
-    with switch.armed(window, phase("reload-2", "reload")):
-        assert control(switch) == {"mode": "none"}
+def test_fake_engine_is_told_every_fault_of_the_phase(record: Record, window: Window) -> None:
+    everywhere = PlannedFault(
+        mode="swap_blocks", prompt_id=None, block_index=0, times=None, engine=1, options={"by": 2}
+    )
+    switch = FaultSwitch(record, "life-1", is_fake=True)
+    with switch.armed(window, phase("reload-1", "reload", FAULT, everywhere)):
+        assert control(switch) == {
+            "faults": [
+                {"kind": "zero_block", "block_index": 3, "request": "w001-s.p2-", "times": 1},
+                {"kind": "swap_blocks", "block_index": 0, "engine": 1, "options": {"by": 2}},
+            ]
+        }
+    assert control(switch) == {"mode": "none"}
 
 
 def test_failing_phase_switches_the_fault_off(switch: FaultSwitch, window: Window) -> None:
@@ -107,8 +115,10 @@ def test_failing_phase_switches_the_fault_off(switch: FaultSwitch, window: Windo
 def test_what_was_damaged_is_filed_once(
     switch: FaultSwitch, window: Window, record: Record
 ) -> None:
-    with switch.armed(window, RELOAD), journal(switch).open("a") as lines:
+    with journal(switch).open("a") as lines:
         lines.write('{"block": 7}\n')
+    switch.collect("w001")
+    switch.collect("w002")
     assert [event.detail for event in filed(record, FaultApplied)] == [{"block": 7}]
 
 
@@ -117,12 +127,13 @@ def test_twin_that_damaged_nothing_leaves_no_line(
 ) -> None:
     with switch.armed(window, RELOAD):
         pass
+    switch.collect("w001")
     assert not filed(record, FaultApplied)
 
 
 def test_line_that_is_still_being_written_is_left_for_later(
     switch: FaultSwitch, window: Window, record: Record
 ) -> None:
-    with switch.armed(window, RELOAD):
-        journal(switch).write_text('{"block": 7}\n{"blo')
+    journal(switch).write_text('{"block": 7}\n{"blo')
+    switch.collect("w001")
     assert len(filed(record, FaultApplied)) == 1

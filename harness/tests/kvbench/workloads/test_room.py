@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvbench.scenario.engines import VllmEngine
 from kvbench.scenario.geometry import Geometry, Group
-from kvbench.scenario.models import VllmEngine
 from kvbench.workloads.room import Room
 
 FULL = Geometry(

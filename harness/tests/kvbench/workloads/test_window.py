@@ -12,10 +12,18 @@ import pytest
 from rich.console import Console
 
 from kvbench import clock
-from kvbench.client import Answer, Client, Completion, ErrorKind, ResetAnswer
+from kvbench.client import Answer, Client, Completion, ErrorKind, ResetAnswer, Watch
 from kvbench.engine.vllm import VllmServer
 from kvbench.errors import EngineError
-from kvbench.events import Event, PhaseEnded, RequestDone, ResetDone, Snapshot, WaitDone
+from kvbench.events import (
+    Event,
+    MemorySampled,
+    PhaseEnded,
+    RequestDone,
+    ResetDone,
+    Snapshot,
+    WaitDone,
+)
 from kvbench.plan_types import PlannedPhase
 from kvbench.progress import TerminalProgress
 from kvbench.record import Record, StoredRecord
@@ -39,6 +47,7 @@ class Engine:
     http_status: int | None = 200
     death: EngineError | None = None
     is_page_lost: bool = False
+    is_hung: bool = False
     lag: int = 0
     """tokens that the counters do not show"""
     resets: list[bool] = field(default_factory=list)
@@ -51,7 +60,13 @@ class Engine:
         )
     )
 
-    def complete_many(self, requests: Sequence[Completion], concurrency: int) -> list[Answer]:
+    def complete_many(
+        self, requests: Sequence[Completion], concurrency: int, *, watch: Watch
+    ) -> list[Answer]:
+        if self.is_hung:
+            for _ in range(100):
+                clock.sleep_s(watch.pause_s)
+                watch.look()
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Completion) -> Answer:
@@ -99,6 +114,12 @@ class Engine:
     def log_tail(self) -> str:
         return "the last lines"
 
+    def health(self) -> bool:
+        return True
+
+    def members(self) -> tuple[int, ...]:
+        return ()
+
 
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch, quick_disk: None) -> None:
@@ -121,6 +142,7 @@ def life(engine: Engine, tmp_path: Path) -> Life:
         record=Record(tmp_path / "run"),
         progress=TerminalProgress(Console(quiet=True), 1),
         drain_limit_s=1,
+        progress_limit_s=4,
     )
 
 
@@ -275,7 +297,7 @@ def test_interrupt_aborts_the_window(life: Life) -> None:
     assert (ended.outcome, ended.reason) == ("aborted", "KeyboardInterrupt")
 
 
-def phase(reset: str = "all") -> PlannedPhase:
+def phase(reset: str = "all", engines: tuple[int | None, ...] = (None,)) -> PlannedPhase:
     return PlannedPhase(
         stage="s",
         arm="a",
@@ -288,11 +310,24 @@ def phase(reset: str = "all") -> PlannedPhase:
         waves=(),
         new_tokens=1,
         top_logprobs=1,
+        engines=engines,
     )
 
 
-def prove(life: Life, connector: NoConnector | SimpleConnector, reset: str = "all") -> None:
-    prove_reset(life, phase(reset), tuple(range(10)), connector=connector, number=1, limits=LIMITS)
+def prove(
+    life: Life,
+    connector: NoConnector | SimpleConnector,
+    reset: str = "all",
+    engines: tuple[int | None, ...] = (None,),
+) -> None:
+    prove_reset(
+        life,
+        phase(reset, engines),
+        tuple(range(10)),
+        connector=connector,
+        number=1,
+        limits=LIMITS,
+    )
 
 
 def test_proof_sees_the_sentinel_hit_in_both_tiers_before_it_resets_all(
@@ -303,6 +338,19 @@ def test_proof_sees_the_sentinel_hit_in_both_tiers_before_it_resets_all(
     assert engine.resets == [False, True]
     assert [done.role for done in filed(life, RequestDone)] == ["sentinel"] * 4
     assert [done.scope for done in filed(life, ResetDone)] == ["local", "all"]
+
+
+def test_proof_shows_the_sentinel_to_every_engine(life: Life, engine: Engine) -> None:
+    engine.hits = [(0, 0), (0, 0), (8, 0), (8, 0), (0, 8), (0, 8), (0, 0), (0, 0)]
+    prove(life, SIMPLE, engines=(0, 1))
+    assert [sent.data_parallel_rank for sent in engine.sent] == [0, 1] * 4
+    assert engine.resets == [False, True]
+
+
+def test_tier_that_one_engine_does_not_serve_is_asked_again(life: Life, engine: Engine) -> None:
+    engine.hits = [(0, 0), (0, 0), (8, 0), (8, 0), (0, 8), (0, 0), (0, 8), (0, 0), (0, 0), (0, 0)]
+    prove(life, SIMPLE, engines=(0, 1))
+    assert engine.resets == [False, False, True]
 
 
 def test_proof_without_tier_resets_once(life: Life, engine: Engine) -> None:
@@ -339,3 +387,21 @@ def test_refused_reset_aborts_the_proof(life: Life, engine: Engine) -> None:
     with pytest.raises(ResetRefusedError, match="success: false"):
         prove(life, NONE)
     assert filed(life, PhaseEnded)[0].outcome == "aborted"
+
+
+def test_requests_that_wait_on_an_engine_that_does_nothing_are_a_hang(
+    life: Life, engine: Engine
+) -> None:
+    engine.is_hung = True
+    no_progress = pytest.raises(EngineError, match=r"no progress for 4 s.*/health 200")
+    with no_progress as caught, opened(life) as window:
+        window.send([load()])
+    assert caught.value.kind == "hang"
+    assert caught.value.log_tail == "the last lines"
+
+
+def test_memory_of_the_tree_is_filed_when_a_window_closes(life: Life) -> None:
+    with opened(life) as window:
+        window.send([load()])
+    (sample,) = filed(life, MemorySampled)
+    assert (sample.window, sample.processes, sample.rss_bytes) == ("w001", 0, 0)
