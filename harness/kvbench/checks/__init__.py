@@ -13,6 +13,7 @@ from kvbench.checks import (
     integrity,
     liveness,
     logprobs,
+    memory,
     path,
     reset_proof,
     semantics,
@@ -37,6 +38,7 @@ CHECKS: tuple[Callable[[Ledger], list[Finding]], ...] = (
     logprobs.check,
     sensitivity.check,
     faults.check,
+    memory.check,
 )
 
 
