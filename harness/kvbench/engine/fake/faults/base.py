@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
@@ -155,18 +155,24 @@ class Fault:
         """A batch of KV events is about to be published; bytes stand for an undecodable one."""
         return list(events)
 
-    def loses_batch(self, engine: int) -> bool:  # noqa: ARG002
-        """Whether this batch of events is lost (its sequence number is used, nothing is sent)."""
-        return False
+    def loses_batch(self, engine: int) -> Literal["", "live", "for_good"]:  # noqa: ARG002
+        """Whether this batch of events is lost: its number is used and nothing is sent; `for_good`
+        leaves it out of a replay as well."""
+        return ""
 
     def on_reset_answer(self, tries: int) -> tuple[int, str] | None:  # noqa: ARG002
         """The `tries`-th reset call since the last success (from 1) arrived: (status, body) to
-        answer with instead of resetting, or None."""
+        answer with instead of resetting (an empty body: after resetting), or None."""
         return None
 
     def on_answer(self, request_id: str, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """A response body (or one chunk of a stream) is about to be sent."""
+        """A response body (or one chunk of a stream) is about to be sent; an empty one ends the
+        answer here, or closes the connection where nothing was sent yet."""
         return body
+
+    def restarts_counters(self, request_id: str) -> bool:  # noqa: ARG002
+        """A request has finished; True: all counters and the process' start time begin anew."""
+        return False
 
     # ---- process: surface -----------------------------------------------------------------------
 
