@@ -215,6 +215,77 @@ class MemorySampled(Event, frozen=True, kw_only=True, tag="memory_sampled"):
     gpu_bytes: int | None
 
 
+class SampleDone(Event, frozen=True, kw_only=True, tag="sample_done"):
+    """One question of an evaluation, answered or failed."""
+
+    life: str
+    window: str
+    round: int
+    """counted from 1"""
+    doc_id: int
+    """the tool's number of the question, the same in every round and arm"""
+    prompt_sha256: str | None
+    """of the prompt as it was sent, few-shot examples and template included"""
+    prompt_tokens: int | None
+    """as the server counted them"""
+    cached_tokens: int | None
+    completion_tokens: int | None
+    finish_reason: str | None
+    answer: str | None
+    """the visible text; None when there was no answer at all"""
+    strict_answer: str | None
+    """what the strict filter took out of the text; None where it found nothing"""
+    flexible_answer: str | None
+    strict_correct: bool | None
+    """None: not scored by this filter"""
+    flexible_correct: bool | None
+    error: str | None = None
+    """None when the answer is complete"""
+    request_id: str | None = None
+    """of the RequestDone that holds the same answer's tokens, where there is one"""
+
+
+class ReportedScore(msgspec.Struct, frozen=True, array_like=True):
+    """A score as the tool reports it, with the tool's own standard error (both 0 to 1)."""
+
+    value: float | None
+    stderr: float | None
+
+
+class EvaluationDone(Event, frozen=True, kw_only=True, tag="evaluation_done"):
+    """A round of an evaluation came to its end, and what its tool says about it."""
+
+    life: str
+    window: str
+    round: int
+    task: str
+    task_version: str | None
+    shots: int | None
+    shots_kind: str | None
+    """how the few-shot examples were drawn: stock, or first_n (a shared prefix)"""
+    samples_asked: int | None
+    samples_answered: int | None
+    """by the tool's own count"""
+    scores: dict[Literal["strict", "flexible"], ReportedScore]
+    tool: str
+    tool_version: str | None
+
+
+class AgentRunDone(Event, frozen=True, kw_only=True, tag="agent_run_done"):
+    """AIPerf ended; what it found stands in its own files."""
+
+    life: str
+    window: str
+    artifacts: str
+    """artifact path of the directory with its files"""
+    exit_status: int | None
+    command: tuple[str, ...]
+    """masked"""
+    tool_version: str | None
+    preset: str | None = None
+    """as the scenario declares it: smoke, fast or full"""
+
+
 class PhaseEnded(Event, frozen=True, kw_only=True, tag="phase_ended"):
     """A window closes; `aborted` says that its numbers must not be used."""
 
@@ -260,6 +331,9 @@ AnyEvent = (
     | FaultSwitched
     | FaultApplied
     | MemorySampled
+    | SampleDone
+    | EvaluationDone
+    | AgentRunDone
     | PhaseEnded
     | Skipped
     | Note

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvbench.checks import (
+    agentx,
     baseline,
+    capacity,
+    coverage,
+    evaluation,
     faults,
     finite,
     hits,
     identity,
     integrity,
+    kv_events,
     liveness,
     logprobs,
     memory,
@@ -19,6 +24,7 @@ from kvbench.checks import (
     semantics,
     sensitivity,
     settings,
+    stores,
     witnesses,
 )
 from kvbench.checks.finding import Finding
@@ -39,6 +45,12 @@ CHECKS: tuple[Callable[[Ledger], list[Finding]], ...] = (
     sensitivity.check,
     faults.check,
     memory.check,
+    kv_events.check,
+    stores.check,
+    coverage.check,
+    capacity.check,
+    evaluation.check,
+    agentx.check,
 )
 
 

@@ -37,11 +37,17 @@ class Answer(NamedTuple):
 
 @remembered
 def usable(window: Window) -> list[Answer]:
-    """Complete scored answers with finite log-probabilities, in the order sent."""
+    """Complete scored answers with finite log-probabilities, in the order sent.
+
+    An answer to another prompt than the planned one says nothing about this one.
+    """
     return [
         Answer(window, request)
         for request in window.scored
-        if request.done.error is None and request.done.tokens and damage(request, None) is None
+        if request.done.error is None
+        and request.done.tokens
+        and request.is_as_sent
+        and damage(request, None) is None
     ]
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kvbench.checks.common import What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.reset_proof import not_cold
-from kvbench.checks.witnesses import is_suspect
+from kvbench.checks.witnesses import has_unseen_answers, is_suspect
 from kvbench.ledger.facts import Ledger, Request, Window
 from kvbench.oracle import TokenRange
 
@@ -111,7 +111,9 @@ def _window_totals(window: Window) -> list[str]:
 
 
 def _of_window(window: Window, block: int | None, *, is_suspect: bool) -> list[Finding]:
-    scored = [request for request in window.scored if request.done.error is None]
+    if has_unseen_answers(window):  # these hits are not this engine's; the witnesses say so
+        return []
+    scored = [r for r in window.scored if r.done.error is None and r.is_as_sent]
     known = [request for request in scored if request.expected is not None]
     findings = []
     too_long = [request for request in known if _too_long(request) is not None]

@@ -16,6 +16,7 @@ from scipy import stats
 from kvbench.checks.answers import Answer, Divergence, divergence, usable
 from kvbench.checks.common import FRESH, HIT_KINDS, HOT, What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
+from kvbench.checks.foreign import reads_like
 from kvbench.checks.matching import (
     Runs,
     between_arms,
@@ -30,8 +31,6 @@ from kvbench.ledger.facts import Ledger, Window
 
 CLAIM = "identity"
 CHECK = "tokens_equal"
-MIN_FOREIGN_TOKENS = 4
-"""A shorter run of another prompt's tokens may be chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +137,13 @@ def compare_arm(ledger: Ledger, stage: str, arm: str) -> list[Compared]:
 
 
 def _is_alike(flip: Flip, window: Window, control: Sequence[Compared]) -> bool:
-    """The control gives the same other answer to the same prompt in the same kind of phase."""
+    """The control gives the same other answer to the same prompt in the same kind of phase.
+
+    Its reference must be ours, too: where fresh answers vary, any two may agree by chance.
+    """
     return any(
         flip.answer.ids == other.answer.ids
+        and flip.reference.ids == other.reference.ids
         for compared in control
         if compared.window.kind == window.kind
         or (compared.window.kind == HOT and window.kind in HIT_KINDS)
@@ -158,18 +161,6 @@ def _control_noise(control: Sequence[Compared]) -> tuple[int, int]:
     windows = [compared for compared in control if compared.window.kind != HOT]
     flips = [flip for each in windows for flip in each.flips if not flip.answer.request.cached]
     return len(flips), sum(each.answers for each in windows)
-
-
-def _foreign(flip: Flip, reference: dict[str, Answer]) -> str | None:
-    """The prompt whose answer this one continues with, if there is one."""
-    start = flip.at.position
-    rest = flip.answer.ids[start:]
-    if len(rest) < MIN_FOREIGN_TOKENS:
-        return None
-    for prompt, answer in reference.items():
-        if prompt != flip.answer.request.prompt_id and answer.ids[start:] == rest:
-            return prompt
-    return None
 
 
 def _flip_finding(
@@ -204,9 +195,9 @@ def _judge(
         return findings
     reference = {flip.reference.request.prompt_id: flip.reference for flip in compared.flips}
     reference |= reference_of(runs_of(ledger, window.stage, window.arm))
-    foreign = [(flip, _foreign(flip, reference)) for flip in rest]
+    foreign = [(flip, reads_like(flip.answer, flip.at.position, reference)) for flip in rest]
     notes = [
-        f"foreign content: {short(flip.answer.request.prompt_id)} continues as {short(prompt)}"
+        f"foreign content: {short(flip.answer.request.prompt_id)} reads like {short(prompt)}"
         for flip, prompt in foreign
         if prompt is not None
     ]
@@ -216,8 +207,7 @@ def _judge(
         counts = (
             f"flips with the connector {len(rest)}/{compared.answers}, control {off}/{off_answers}"
         )
-        table = [[len(rest), compared.answers - len(rest)], [off, off_answers - off]]
-        p_value = float(stats.fisher_exact(table, alternative="greater")[1]) if off else 0.0
+        p_value = _more_often(len(rest), compared.answers, off, off_answers)
         if p_value >= _error_rate(ledger):
             reason = f"noisy, as the control is: {counts} (one-sided p {p_value:.3g})"
             return [*findings, _noisy(window, Outcome.PASS, reason, notes)]
@@ -275,6 +265,9 @@ def _cold_between_arms(ledger: Ledger, stage: str, arm: str) -> list[Finding]:
         return []
     window = pairs[0].other.window
     if flips:
+        noisy = _as_noisy_as_control(ledger, stage, flips, len(pairs))
+        if noisy is not None:
+            return [_renamed(_noisy(window, Outcome.PASS, noisy, ties), noisy)]
         compared = Compared(window, len(pairs), len(equal), tuple(ties), (), tuple(flips))
         first = all(flip.at.position == 0 for flip in flips)
         what = "cold output differs from the control arm's" + (
@@ -290,6 +283,32 @@ def _cold_between_arms(ledger: Ledger, stage: str, arm: str) -> list[Finding]:
             "and how far was not measured"
         )
     return [_renamed(_noisy(window, Outcome.PASS, reason, ties), reason)]
+
+
+def _as_noisy_as_control(
+    ledger: Ledger, stage: str, flips: Sequence[Flip], answers: int
+) -> str | None:
+    """Say so where cold answers differ between the arms no oftener than in the control itself."""
+    control = ledger.control_of(stage)
+    assert control is not None  # there were pairs
+    lowest = flips[0].answer.window.concurrency
+    own = [c for c in compare_arm(ledger, stage, control) if c.window.concurrency == lowest]
+    off, off_answers = _control_noise(own)
+    p_value = _more_often(len(flips), answers, off, off_answers)
+    if p_value < _error_rate(ledger):
+        return None
+    return (
+        f"noisy: {len(flips)} of {answers} cold answers differ from the control arm's, and "
+        f"{off} of {off_answers} of the control's own from each other (one-sided p {p_value:.3g})"
+    )
+
+
+def _more_often(flips: int, answers: int, off: int, off_answers: int) -> float:
+    """One-sided p of Fisher's exact test; 0 where the control never flips."""
+    if not off:
+        return 0.0
+    table = [[flips, answers - flips], [off, off_answers - off]]
+    return float(stats.fisher_exact(table, alternative="greater")[1])
 
 
 def _renamed(finding: Finding, reason: str) -> Finding:

@@ -48,7 +48,10 @@ def _ending(ledger: Ledger) -> list[Finding]:
     assert ledger.ended is not None
     if ledger.ended.outcome == "error":
         reason = f"the run ended with an error: {ledger.ended.reason or 'no reason recorded'}"
-        return [_run_finding("run_complete", Outcome.ERROR, reason, (JOURNAL,))]
+        failures = [failed for life in ledger.lives for _, failed in life.failed]
+        is_midway = bool(failures) and all(failed.phase is not None for failed in failures)
+        outcome = Outcome.ABORTED if is_midway else Outcome.ERROR
+        return [_run_finding("run_complete", outcome, reason, (JOURNAL,))]
     return [
         _run_finding("run_complete", Outcome.PASS, "the record is whole and sealed", (JOURNAL,))
     ]

@@ -20,7 +20,7 @@ from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.path import external_tokens, stored_amount
 from kvbench.checks.tiers import Cache, artifact, cache_of, stream_of
 from kvbench.ledger.facts import Ledger, Window
-from kvbench.ledger.kv_events import MEDIA, Anomaly, KvEvents, Shape, Tier, WindowEvents
+from kvbench.ledger.kv_event_facts import MEDIA, Anomaly, KvEvents, Shape, Tier, WindowEvents
 from kvbench.scenario.connectors import NativeConnector
 from kvbench.scenario.geometry import Geometry, Group
 
@@ -37,7 +37,7 @@ class Bad(NamedTuple):
 
     line: int
     words: str
-    count: int
+    times: int
 
 
 class Part(NamedTuple):
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def _parts(ledger: Ledger, stage: str, arm: str) -> list[Part]:
-    first = {}
+    first: dict[str, str] = {}
     for window in ledger.windows:
         first.setdefault(window.life, window.id)
     parts = []
@@ -95,7 +95,7 @@ def _is_partial(size: int, group: Group, cache: Cache, geometry: Geometry) -> bo
     unit = cache.engine.prefix_match_unit_tokens
     if unit is None or all(each.kind != "mamba" for each in geometry.groups):
         return False
-    return 0 < size and size % unit == 0 and group.block_tokens % size == 0
+    return size > 0 and size % unit == 0 and group.block_tokens % size == 0
 
 
 def _wrong_size(shape: Shape, cache: Cache, geometry: Geometry) -> str | None:
@@ -133,7 +133,7 @@ def _bad(part: Part, cache: Cache | None) -> Iterator[Bad]:
             wrong = _wrong(shape, part.window, cache)
             if wrong is not None:
                 words = f"engine {shape.tier.engine}: {shape.type} {wrong} (batch {seen.seq})"
-                yield Bad(seen.line, words, seen.count)
+                yield Bad(seen.line, words, seen.times)
     for anomaly in part.anomalies:
         if anomaly.kind in UNSOUND:
             yield Bad(anomaly.line, anomaly.words, 1)
@@ -143,7 +143,7 @@ def _unsound(part: Part, cache: Cache | None) -> Finding | None:
     bad = sorted(_bad(part, cache))
     if not bad:
         return None
-    total = sum(each.count for each in bad)
+    total = sum(each.times for each in bad)
     finding = about(
         part.window,
         Outcome.FAIL,

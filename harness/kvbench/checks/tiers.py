@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 
 from kvbench.checks.memo import remembered
 from kvbench.expectations import bytes_of_block, tier_model
-from kvbench.ledger.facts import RESET_PROOF, Ledger, Request, Window
-from kvbench.ledger.kv_events import KvEvents, WindowEvents
+from kvbench.ledger.facts import Ledger, Window
+from kvbench.ledger.kv_event_facts import KvEvents, WindowEvents
 from kvbench.oracle import TierModel
 from kvbench.scenario.connectors import Connector, NoConnector, SimpleConnector
 from kvbench.scenario.engines import ServedEngine, parse_engine
@@ -99,17 +99,3 @@ def events_of(ledger: Ledger, window: Window) -> WindowEvents | None:
 def artifact(window: Window, line: int) -> str:
     """Place in the stream of a window's life, as evidence."""
     return f"artifacts/{window.life}/kv_events.jsonl:{line}"
-
-
-def windows_of(ledger: Ledger, stage: str, arm: str) -> list[Window]:
-    """All windows of a stage under an arm that are not the proof of a reset."""
-    return [
-        window
-        for window in ledger.windows
-        if (window.stage, window.arm) == (stage, arm) and window.kind != RESET_PROOF
-    ]
-
-
-def engine_of(request: Request) -> int | None:
-    """The engine that answered: the one asked for, or the only one there is."""
-    return request.done.engine

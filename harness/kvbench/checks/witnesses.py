@@ -232,22 +232,28 @@ def _moved_between(window: Window) -> list[Problem]:
     return [Problem(text, "no activity between windows", ", ".join(words))]
 
 
-def _other_prompts(ledger: Ledger, window: Window) -> list[Problem]:
+def _other_prompts(window: Window) -> list[Problem]:
     """Prompts of which the engine saw another number of tokens than the plan sent (F32)."""
-    prompts = ledger.plan.prompts if ledger.plan is not None else {}
     return [
         Problem(
             f"{short(request.prompt_id)}: usage says {request.done.prompt_tokens} prompt tokens, "
-            f"{len(prompts[request.prompt_id])} were sent",
-            str(len(prompts[request.prompt_id])),
+            f"{request.planned_tokens} were sent",
+            str(request.planned_tokens),
             str(request.done.prompt_tokens),
             (request,),
         )
         for request in window.requests
         if request.done.error is None
-        and request.prompt_id in prompts
-        and request.done.prompt_tokens != len(prompts[request.prompt_id])
+        and request.planned_tokens is not None
+        and request.done.prompt_tokens != request.planned_tokens
     ]
+
+
+def has_unseen_answers(window: Window) -> bool:
+    """True where more was answered than the engine finished: something before it answers (F32)."""
+    finished = window.deltas.total("requests_finished") if window.deltas is not None else None
+    answered = sum(request.done.error is None for request in window.requests)
+    return finished is not None and finished < answered
 
 
 @remembered
@@ -255,11 +261,12 @@ def _of_window(window: Window, ledger: Ledger) -> list[Problem]:
     problems = _missing(window)
     if problems or window.deltas is None:
         return problems
-    problems = _usage_of_requests(window) + _moved_between(window) + _other_prompts(ledger, window)
+    problems = _usage_of_requests(window) + _moved_between(window) + _other_prompts(window)
     life = ledger.life(window.life)
     is_twice = counts_last_token_twice(life.started.vllm_version if life is not None else None)
     has_failures = any(request.done.error is not None for request in window.requests)
-    if not has_failures:  # nobody knows what a failed request has counted
+    # nobody knows what a failed request has counted, and a tool's answers are its own check's
+    if not (has_failures or window.is_tool_driven):
         problems += _conserved(window, window.deltas, is_twice=is_twice)
     return problems
 
@@ -287,7 +294,8 @@ def check(ledger: Ledger) -> list[Finding]:
     findings: list[Finding] = []
     for stage, arm in ledger.pairs:
         windows = [w for w in ledger.windows if (w.stage, w.arm) == (stage, arm) and w.is_complete]
-        is_clean = bool(windows)
+        own = [window for window in windows if not window.is_tool_driven]
+        is_clean = bool(own)
         for window in windows:
             restart = _restarted(window)
             if restart is not None:
@@ -300,7 +308,7 @@ def check(ledger: Ledger) -> list[Finding]:
                 is_clean = False
         if is_clean:
             notes = [note for window in windows for note in _notes(window)]
-            reason = f"counters, usage and sources agree in {len(windows)} windows"
+            reason = f"counters, usage and sources agree in {len(own)} windows"
             findings.append(
                 about_arm(
                     stage,

@@ -15,7 +15,9 @@ from pydantic import ValidationError
 
 from kvbench.errors import RecordError
 from kvbench.events import (
+    AgentRunDone,
     AnyEvent,
+    EvaluationDone,
     FaultApplied,
     FaultSwitched,
     LifeEnded,
@@ -29,16 +31,21 @@ from kvbench.events import (
     RequestDone,
     ResetDone,
     RunEnded,
+    SampleDone,
     Skipped,
     Snapshot,
     WaitDone,
 )
-from kvbench.ledger.counters import Deltas, difference
+from kvbench.ledger.aiperf import AgentRun, read_agent_run
+from kvbench.ledger.counters import GAUGES, Deltas, difference
 from kvbench.ledger.expected import Happening, expected_hits
 from kvbench.ledger.facts import RESET_PROOF, Ledger, Life, Request, Reset, Seal, Window
+from kvbench.ledger.kv_event_facts import KvEvents
+from kvbench.ledger.kv_events import NAME as KV_EVENTS
+from kvbench.ledger.kv_events import read_kv_events
 from kvbench.oracle import Expected
 from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
-from kvbench.record import StoredRecord, broken_seal
+from kvbench.record import ARTIFACTS, StoredRecord, broken_seal
 from kvbench.scenario.models import Scenario
 
 
@@ -89,6 +96,20 @@ class _OpenWindow:
     last: Snapshot | None = None
     gap: Deltas | None = None
     ended: PhaseEnded | None = None
+    samples: list[tuple[int, SampleDone]] = field(default_factory=list)
+    evaluations: list[tuple[int, EvaluationDone]] = field(default_factory=list)
+    agent_run: AgentRun | None = None
+
+
+def _of_tool(window: _OpenWindow, line: int, event: AnyEvent, directory: Path) -> None:
+    """Take in what an evaluation or AIPerf did in a window."""
+    match event:
+        case SampleDone():
+            window.samples.append((line, event))
+        case EvaluationDone():
+            window.evaluations.append((line, event))
+        case AgentRunDone():
+            window.agent_run = read_agent_run(directory / event.artifacts, event, line)
 
 
 def _of_life(life: _OpenLife, line: int, event: AnyEvent) -> None:
@@ -107,7 +128,8 @@ def _of_life(life: _OpenLife, line: int, event: AnyEvent) -> None:
 class _Reader:
     """Sorts events into lives and windows; one pass, no judgement."""
 
-    def __init__(self, plan: Plan | None, scenario: Scenario | None) -> None:
+    def __init__(self, plan: Plan | None, scenario: Scenario | None, directory: Path) -> None:
+        self.directory = directory
         self.plan = plan
         self.scenario = scenario
         self.lives: dict[str, _OpenLife] = {}
@@ -190,6 +212,8 @@ class _Reader:
                 window.applied.append((line, event))
             case PhaseEnded():
                 window.ended = event
+            case _:
+                _of_tool(window, line, event, self.directory)
 
     def _snapshot(self, event: Snapshot) -> None:
         life = self.lives.get(event.life)
@@ -225,7 +249,7 @@ def _external(deltas: Deltas | None, *, has_connector: bool) -> int | None:
     return 0 if found is None and deltas is not None and not has_connector else found
 
 
-def _window(opened: _OpenWindow, expected: dict[int, Expected]) -> Window:
+def _window(opened: _OpenWindow, expected: dict[int, Expected], lengths: dict[str, int]) -> Window:
     requests = []
     for line, done in opened.requests:
         delta = opened.deltas.get(done.request_id)
@@ -237,6 +261,7 @@ def _window(opened: _OpenWindow, expected: dict[int, Expected]) -> Window:
                 local=_tokens(delta, "local_hits"),
                 external=_external(delta, has_connector=opened.has_connector),
                 expected=expected.get(line),
+                planned_tokens=lengths.get(done.prompt_id),
             )
         )
     event = opened.started
@@ -268,6 +293,10 @@ def _window(opened: _OpenWindow, expected: dict[int, Expected]) -> Window:
         missing=opened.last.missing if opened.last is not None else (),
         outcome=outcome,
         reason=opened.ended.reason if opened.ended is not None else None,
+        gauges=tuple(s for s in opened.last.samples if s.name in GAUGES) if opened.last else (),
+        samples=tuple(opened.samples),
+        evaluations=tuple(opened.evaluations),
+        agent_run=opened.agent_run,
     )
 
 
@@ -317,15 +346,27 @@ def _scenario(plan: Plan | None, directory: Path) -> Scenario | None:
         raise RecordError(f"{directory}: {reason}") from error
 
 
+def _kv_events(directory: Path, reader: _Reader) -> dict[str, KvEvents] | None:
+    resets = {
+        name: [each.done.scope if each.done.success else None for each in window.resets]
+        for name, window in reader.windows.items()
+    }
+    paths = {life: directory / ARTIFACTS / life / KV_EVENTS for life in reader.lives}
+    found = {life: read_kv_events(path, resets) for life, path in paths.items() if path.is_file()}
+    return found or None
+
+
 def load(directory: Path) -> Ledger:
     """Facts of the record in `directory`; RecordError where it is no record of this schema."""
     stored = StoredRecord(directory)
     run = stored.started()
     plan = _plan(stored)
     scenario = _scenario(plan, directory)
-    reader = _Reader(plan, scenario)
+    reader = _Reader(plan, scenario, directory)
     for line, event in stored.events():
         reader.read(line, event)
+    prompts = plan.prompts if plan is not None else {}
+    lengths = {name: len(tokens) for name, tokens in prompts.items()}
     expected: dict[int, Expected] = {}
     for name, opened in reader.lives.items():
         planned = reader.planned_life(name)
@@ -339,9 +380,10 @@ def load(directory: Path) -> Ledger:
         plan=plan,
         scenario=scenario,
         lives=tuple(_life(name, opened, reader) for name, opened in reader.lives.items()),
-        windows=tuple(_window(opened, expected) for opened in reader.windows.values()),
+        windows=tuple(_window(opened, expected, lengths) for opened in reader.windows.values()),
         skipped=tuple(reader.skipped),
         notes=tuple(reader.notes),
+        kv_events=_kv_events(directory, reader),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from kvbench.events import (
+    EvaluationDone,
     FaultApplied,
     FaultSwitched,
     LifeEnded,
@@ -18,10 +20,14 @@ from kvbench.events import (
     ResetDone,
     RunEnded,
     RunStarted,
+    Sample,
+    SampleDone,
     Skipped,
     WaitDone,
 )
+from kvbench.ledger.aiperf import AgentRun
 from kvbench.ledger.counters import Deltas
+from kvbench.ledger.kv_event_facts import KvEvents
 from kvbench.oracle import Expected
 from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
 from kvbench.scenario.engines import parse_engine
@@ -54,6 +60,14 @@ class Request:
     external: int | None
     """external hit tokens by the counters; 0 by definition in an arm without a connector"""
     expected: Expected | None
+    planned_tokens: int | None = None
+    """length of the prompt in the plan; None for a prompt that is not in it"""
+
+    @property
+    def is_as_sent(self) -> bool:
+        """False where the engine says that it got another number of tokens than was planned."""
+        said = self.done.prompt_tokens
+        return said is None or self.planned_tokens in (None, said)
 
     @property
     def prompt_id(self) -> str:
@@ -106,11 +120,24 @@ class Window:
     """canonical names that the window's last snapshot did not have"""
     outcome: Literal["complete", "aborted", "open"]
     reason: str | None
+    gauges: tuple[Sample, ...] = ()
+    """states that the window's last snapshot shows, for example simple_used_blocks"""
+    samples: tuple[tuple[int, SampleDone], ...] = ()
+    """of an evaluation"""
+    evaluations: tuple[tuple[int, EvaluationDone], ...] = ()
+    """rounds of an evaluation that came to their end"""
+    agent_run: AgentRun | None = None
+    """what AIPerf left behind"""
 
     @property
     def is_complete(self) -> bool:
         """True where the numbers may be used."""
         return self.outcome == "complete"
+
+    @property
+    def is_tool_driven(self) -> bool:
+        """True where another program sent requests, of which there may be no RequestDone."""
+        return bool(self.samples or self.evaluations or self.agent_run)
 
     @property
     def is_proof(self) -> bool:
@@ -179,6 +206,8 @@ class Ledger:
     """in the order in which they began"""
     skipped: tuple[tuple[int, Skipped], ...]
     notes: tuple[tuple[int, Note], ...]
+    kv_events: Mapping[str, KvEvents] | None = None
+    """by life; None where no life published any"""
 
     @property
     def is_interrupted(self) -> bool:

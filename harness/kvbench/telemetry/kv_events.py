@@ -132,7 +132,10 @@ class KvEventStream:
             if thread is None or not thread.is_alive():
                 return
             self._commands.put(command)
-            self._wake.send(b"")
+            try:
+                self._wake.send(b"", zmq.NOBLOCK)
+            except zmq.Again:  # recording has just ended: nobody listens
+                return
         deadline_s = clock.monotonic_s() + _ANSWER_LIMIT_S
         while thread.is_alive() and clock.monotonic_s() < deadline_s:
             if command.done.wait(_STEP_S):
@@ -165,6 +168,8 @@ class KvEventStream:
                 self._file.close()
 
     def _write_failure(self) -> None:
+        if self._file is None:
+            return
         try:
             self._write(failed=self.problem)
         except OSError as error:  # the disk itself is the reason

@@ -127,7 +127,7 @@ def test_answer_of_another_prompt_is_called_foreign(run: Path) -> None:
     verdict = records.judged(run, on_request=damage)
     finding = records.only(verdict, "tokens_equal", Outcome.FAIL)
     assert finding.reason.startswith("foreign content")
-    assert "foreign content: p2 continues as p3" in finding.notes
+    assert "foreign content: p2 reads like p3" in finding.notes
 
 
 def near_tie(tokens: list[Token], position: int) -> list[Token]:

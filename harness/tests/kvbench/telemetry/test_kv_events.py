@@ -346,7 +346,7 @@ def test_frames_that_are_no_batch_are_recorded(publisher: Publishing, stream: St
 
 
 def test_absurd_sequence_number_costs_no_time(publisher: Publishing, stream: Streaming) -> None:
-    source = publisher()
+    source = publisher(replays=False)
     recorded = stream(source)
     source.raw(b"kv", (2**63).to_bytes(8, "big"), msgspec.msgpack.encode([1.0, [], 0]))
     source.batch(stored(1))
