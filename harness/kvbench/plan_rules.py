@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from kvbench.engine.command import is_faulty
+from kvbench.engine.fake.faults import registered
 from kvbench.errors import UsageError
 from kvbench.expectations import longest_hit_tokens, tier_model
 from kvbench.plan_types import PlannedPhase
 from kvbench.scenario.connectors import NativeConnector, NoConnector
-from kvbench.scenario.engines import ServedEngine
+from kvbench.scenario.engines import FakeEngine, ServedEngine
 from kvbench.scenario.load import Loaded
 from kvbench.scenario.models import Claim, HubModel, PathModel, Scenario
 from kvbench.scenario.replay import PhaseKind, ReplayWorkload
-from kvbench.scenario.resolve import geometry_under
+from kvbench.scenario.resolve import engine_of, geometry_under
 from kvbench.scenario.suggest import did_you_mean
 from kvbench.workloads.prompts import prompt_lengths
 from kvbench.workloads.room import Room
@@ -31,6 +34,8 @@ def refuse(loaded: Loaded, stage: str, arm: str, engine: ServedEngine) -> None:
     scenario = loaded.scenario
     workload = scenario.stages[stage].workload
     _refuse_faults(loaded, arm)
+    if isinstance(engine, FakeEngine):
+        _refuse_fake_faults(loaded, stage, arm, engine)
     _refuse_block_size(loaded, engine)
     _refuse_without_resets(loaded, stage, engine)
     place = loaded.where("stages", stage, "workload", "prompts")
@@ -51,15 +56,22 @@ def refuse_faults(
     """Raise UsageError where a fault names a phase or prompt that the stage does not have."""
     names = list(dict.fromkeys([*(p.kind for p in phases), *(p.name for p in phases)]))
     prompts = [prompt_id.removeprefix(f"{stage}/") for prompt_id in scored]
-    for index, fault in enumerate(loaded.scenario.arms[arm].faults):
-        for key, named, known in (
-            ("phase", fault.phase, names),
-            ("prompt", fault.prompt, prompts),
-        ):
-            if named not in known:
-                place = loaded.where("arms", arm, "faults", index, key)
+    engine = engine_of(loaded.scenario, stage, arm)
+    fakes = engine.faults if isinstance(engine, FakeEngine) else ()
+    own: list[tuple[str, str | None, str | None]] = [
+        (f"arms.{arm}.faults.{index}", fault.phase, fault.prompt)
+        for index, fault in enumerate(loaded.scenario.arms[arm].faults)
+    ]
+    own += [
+        (f"arms.{arm}.engine.faults.{index}", fake.phase, fake.prompt)
+        for index, fake in enumerate(fakes)
+    ]
+    for place, phase, prompt in own:
+        for key, named, known in (("phase", phase, names), ("prompt", prompt, prompts)):
+            if named is not None and named not in known:
+                path = [int(part) if part.isdigit() else part for part in place.split(".")]
                 raise UsageError(
-                    f"{place}: arms.{arm}.faults.{index}.{key}: stage {stage} has no {key} "
+                    f"{loaded.where(*path, key)}: {place}.{key}: stage {stage} has no {key} "
                     f"{named!r}; {did_you_mean(named, known)}"
                 )
 
@@ -106,6 +118,21 @@ def _refuse_faults(loaded: Loaded, arm: str) -> None:
             f"twin has nothing to damage; write arms.{arm}.faults: "
             "[{mode: zero_block, phase: replay-1, prompt: p2}], or use the healthy connector"
         )
+
+
+def _refuse_fake_faults(loaded: Loaded, stage: str, arm: str, engine: FakeEngine) -> None:
+    for index, fault in enumerate(engine.faults):
+        where = f"engine.faults.{index} (stage {stage}, arm {arm})"
+        if fault.kind not in registered():
+            hint = did_you_mean(fault.kind, list(registered()))
+            raise UsageError(
+                f"{loaded.sources[0]}: {where}: no fault is called {fault.kind!r}; {hint}; "
+                "`kvbench engine faults` lists them"
+            )
+        try:
+            msgspec.convert(fault.options, registered()[fault.kind].Options)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{loaded.sources[0]}: {where}: options: {error}") from error
 
 
 def _refuse_block_size(loaded: Loaded, engine: ServedEngine) -> None:

@@ -117,7 +117,7 @@ def classify(log_text: str, exit_status: int | None, *, has_vanished: bool = Fal
     Never raises; what nothing is known about is kind `unknown` with the last line of the log.
     """
     lines = [_PREFIX.sub("", line.rstrip()) for line in log_text.splitlines()]
-    decisive = _decisive(lines)
+    decisive = _decisive(lines, is_wrapper_enough=not has_vanished)
     number = _signal_number(exit_status)
     if decisive is None and has_vanished:
         return Failure("killed", _VANISHED)
@@ -147,8 +147,11 @@ def _signal_number(exit_status: int | None) -> int | None:
     return exit_status - 128 if exit_status in {137, 139, 132, 135} else None
 
 
-def _decisive(lines: list[str]) -> str | None:
-    """Return the last error of the log that does not only point at another one."""
+def _decisive(lines: list[str], *, is_wrapper_enough: bool) -> str | None:
+    """Return the last error of the log that does not only point at another one.
+
+    Behind a process that vanished, one that points at another says no more than that it is gone.
+    """
     wrapper = None
     for number in range(len(lines) - 1, -1, -1):
         line = lines[number]
@@ -164,7 +167,7 @@ def _decisive(lines: list[str]) -> str | None:
         if exception["text"] is None and exception["name"] != "AssertionError":
             continue
         return _with_detail(lines, number)
-    return wrapper
+    return wrapper if is_wrapper_enough else None
 
 
 def _with_detail(lines: list[str], number: int) -> str:

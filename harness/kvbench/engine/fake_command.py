@@ -11,6 +11,7 @@ from kvbench.engine.command import (
     PORT,
     connector_class,
     events_config,
+    pool_bytes_per_engine,
     served_name,
     transfer_config,
 )
@@ -64,6 +65,8 @@ def fake_settings(engine: FakeEngine, connector: Connector, model: Model) -> Fak
         raise UsageError(
             "engine.kind: fake simulates a lazy connector only where engine.chunk_tokens is set"
         )
+    block_bytes = bytes_of_block(geometry, engine) or DEFAULT_BLOCK_BYTES
+    pool_bytes = pool_bytes_per_engine(connector, engine)
     found = connector_class(connector)
     transfer = transfer_config(connector, engine) or {}
     events = events_config() if engine.kv_events else {}
@@ -76,7 +79,7 @@ def fake_settings(engine: FakeEngine, connector: Connector, model: Model) -> Fak
         groups=_groups(geometry),
         hash_block_tokens=geometry.hash_block_tokens,
         hit_alignment_tokens=geometry.hit_alignment_tokens,
-        block_bytes=bytes_of_block(geometry, engine) or DEFAULT_BLOCK_BYTES,
+        block_bytes=block_bytes,
         gpu_blocks=engine.gpu_blocks or DEFAULT_GPU_BLOCKS,
         max_model_len_tokens=engine.max_model_len_tokens or 2**20,
         max_num_seqs=engine.max_num_seqs or 256,
@@ -84,7 +87,7 @@ def fake_settings(engine: FakeEngine, connector: Connector, model: Model) -> Fak
         dtype="bfloat16" if engine.dtype == "auto" else engine.dtype,
         dev_mode=engine.dev_mode,
         tier=tier.kind,
-        host_blocks=tier.host_blocks or 0,
+        host_blocks=0 if tier.kind == "none" else tier.host_blocks or pool_bytes // block_bytes,
         tier_chunk_blocks=tier.chunk_blocks,
         connector_class=found.name if found is not None else None,
         connector_config=transfer.get("kv_connector_extra_config", {}),

@@ -24,13 +24,17 @@ NUDGES: Final = 3
 
 
 class StoreWait(NamedTuple):
-    """The end of a wait; `needs_nudge`: only a further request can refresh the gauges."""
+    """The end of a wait; `needs_nudge`: only a further request can refresh the gauges.
+
+    `is_unreadable`: the page has none of the series that would tell.
+    """
 
     condition: str
     reached: bool
     waited_s: float
     needs_nudge: bool
     detail: str
+    is_unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ def wait(
         waited = wait_for_stores(client, connector.kind, mode, left_s)
         if waited.reached or not waited.needs_nudge or nudges >= NUDGES:
             break
+        if waited.is_unreadable and nudges:
+            break  # a request came and went, and the series still is not there
         nudge()
         nudges += 1
     said = [f"{nudges} nudges"] if nudges else []
@@ -115,5 +121,6 @@ def wait_for_stores(
         is_stale = bool(lacking) and not busy(samples) and now_s - moved_s >= STALE_S
         if is_stale or now_s - start_s >= limit_s:
             detail = "; ".join(lacking) or "counters still move"
-            return StoreWait(rule.words(), False, now_s - start_s, is_stale, detail)
+            is_unreadable = bool(values) and all(value is None for value in values)
+            return StoreWait(rule.words(), False, now_s - start_s, is_stale, detail, is_unreadable)
         clock.sleep_s(POLL_S)

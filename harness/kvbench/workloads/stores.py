@@ -17,6 +17,12 @@ def wait_for_stores(window: Window, connector: Connector, limit_s: float) -> Non
     """Wait until nothing is waiting to be stored; file the condition and whether it was reached."""
     if isinstance(connector, NoConnector):
         return
+    if window.life.stores_unreadable is not None:
+        # An older vLLM never shows it; waiting for it in every phase would take minutes.
+        window.waited(
+            window.life.stores_unreadable, reached=False, waited_s=0.0, detail="n/a in this life"
+        )
+        return
 
     def nudge() -> None:
         window.send([Load("nudge", NUDGE_TOKENS, "nudge", new_tokens=1, top_logprobs=1)])
@@ -25,3 +31,5 @@ def wait_for_stores(window: Window, connector: Connector, limit_s: float) -> Non
     window.waited(
         waited.condition, reached=waited.reached, waited_s=waited.waited_s, detail=waited.detail
     )
+    if waited.is_unreadable and not waited.reached:
+        window.life.stores_unreadable = waited.condition

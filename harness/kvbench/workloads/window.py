@@ -48,6 +48,8 @@ class Life:
     progress_limit_s: float
     events: KvEventStream | None = None
     """the engines' KV events, where they are published"""
+    stores_unreadable: str | None = None
+    """what was waited for in vain, because the engine has no series for it"""
     windows: int = 0
     """windows opened in the whole run before and in this life; ids are unique in the run"""
     prefix: str = field(default="w")
@@ -270,7 +272,7 @@ class Window:
                 waited_s=settled.waited_s,
                 detail=settled.detail,
             )
-        return metrics.read(settled.page)
+        return metrics.Page(settled.samples, settled.missing)
 
     def metrics_page(self) -> str:
         """Fetch `/metrics`; raises EngineError, with the better reason where the engine died."""

@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-GroupKind = Literal[
-    "full_attention", "sliding_window", "chunked_local", "mamba", "mla", "scratch"
-]
+GroupKind = Literal["full_attention", "sliding_window", "chunked_local", "mamba", "mla", "scratch"]
 TierKind = Literal["none", "simple_eager", "simple_lazy", "native"]
 
 

@@ -131,6 +131,12 @@ def test_absent_null_and_unreadable_are_not_false(
     assert words in invalid(run, edited(run, edit)).reason
 
 
+def test_null_is_not_the_absence_of_a_scenario(run: Path) -> None:
+    directory = edited(run, lambda t: t.update(metadata={"submission_valid": None}), "plain")
+    finding = invalid(run, directory, preset=None, command=("aiperf", "profile"))
+    assert "submission_valid is n/a (null)" in finding.reason
+
+
 # ---- how it ended ----------------------------------------------------------------------------
 
 

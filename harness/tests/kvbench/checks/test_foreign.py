@@ -14,7 +14,7 @@ VOCABULARY = 32_000
 
 
 def answer(prompt: str, ids: list[int], weighed: list[int] | None = None) -> Answer:
-    top = dict.fromkeys(map(str, weighed or ids), -1.0)
+    top: dict[str, float | None] = dict.fromkeys(map(str, weighed or ids), -1.0)
     tokens = tuple(Token(token_id, -1.0, top) for token_id in ids)
     request: Any = SimpleNamespace(prompt_id=prompt, done=SimpleNamespace(tokens=tokens))
     return Answer(cast("Any", None), request)

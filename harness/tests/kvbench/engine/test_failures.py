@@ -141,3 +141,9 @@ def test_process_that_vanished_without_a_word_hints_at_memory() -> None:
 def test_process_that_vanished_after_an_error_has_that_class() -> None:
     failure = classify("assert x\nAssertionError\n", None, has_vanished=True)
     assert (failure.kind, failure.message) == ("assertion", "AssertionError: assert x")
+
+
+def test_front_that_only_says_that_its_engine_is_dead_gives_no_reason() -> None:
+    log = "INFO x\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
+    assert classify(log, None, has_vanished=True).kind == "killed"
+    assert classify(log, 1).kind == "unknown"

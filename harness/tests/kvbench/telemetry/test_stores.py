@@ -93,3 +93,16 @@ def test_bytes_must_stand_still_over_several_looks() -> None:
 
 def test_no_connector_has_only_to_be_idle() -> None:
     assert wait(Server(IDLE), NoConnector(kind="none")).waited_s == 0
+
+
+def test_series_that_is_still_absent_after_a_nudge_is_given_up() -> None:
+    server = Server(IDLE)
+    waited = wait(server, SIMPLE)
+    assert (waited.reached, waited.is_unreadable, server.nudges) == (False, True, 1)
+    assert waited.waited_s == pytest.approx(2 * stores.STALE_S, abs=0.3)
+
+
+def test_series_that_the_nudge_brings_is_waited_for() -> None:
+    server = Server(IDLE, after_nudge=pending(0))
+    waited = wait(server, SIMPLE)
+    assert (waited.reached, waited.is_unreadable) == (True, False)

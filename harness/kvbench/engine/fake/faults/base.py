@@ -61,9 +61,7 @@ class Fault:
     kind: ClassVar[str]
     Options: ClassVar[type[msgspec.Struct]]
 
-    def __init__(
-        self, setting: FaultSetting, write: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, setting: FaultSetting, write: Callable[[dict[str, Any]], None]) -> None:
         self.setting = setting
         self.options: Any = msgspec.convert(setting.options, self.Options)
         self._write = write

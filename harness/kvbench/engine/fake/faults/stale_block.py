@@ -16,7 +16,7 @@ _EARLIER = 0xEA121E12
 class StaleBlock(Fault):
     """Loads a block of another prompt, or what the block was before weights or prompt changed.
 
-    `source: other_prompt` takes the oldest block of another topic in the tier and does nothing
+    `source: other_prompt` takes the oldest block of another prompt in the tier and does nothing
     where there is none; `earlier` keeps key and topic and changes the content.
     """
 
@@ -24,6 +24,8 @@ class StaleBlock(Fault):
         """Where the content comes from."""
 
         source: Literal["other_prompt", "earlier"] = "other_prompt"
+        donor: int = 0
+        """which other topic, in order of age in the tier; the last one where there are fewer"""
 
     def on_load(self, load: Load) -> None:
         """Replaces one block."""
@@ -37,5 +39,7 @@ class StaleBlock(Fault):
             foreign = [content for content in load.foreign() if content.topic != right.topic]
             if not foreign:
                 return
-            load.contents[index] = foreign[0]
+            topics = list(dict.fromkeys(content.topic for content in foreign))
+            topic = topics[min(self.options.donor, len(topics) - 1)]
+            load.contents[index] = next(c for c in foreign if c.topic == topic)
         self.applied(load.request_id, block=index, source=self.options.source)

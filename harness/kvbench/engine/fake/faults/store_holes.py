@@ -25,7 +25,7 @@ class StoreHoles(Fault):
             return
         count = len(store.contents)
         if self.options.shape == "half":
-            lost = list(range((count + 1) // 2, count))
+            lost = list(range(count // 2, count))
         else:
             every = self.options.every
             lost = [i for i in range(count) if (store.first_block + i) % every == every - 1]
