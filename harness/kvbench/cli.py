@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kvbench import __version__, doctor, environments, judge, modelfiles, needs
+from kvbench import __version__, cli_engine, doctor, environments, judge, modelfiles, needs
+from kvbench.engine.command import served_name
 from kvbench.errors import ExitCode, KvbenchError, PrerequisiteError
 from kvbench.ledger import load as load_ledger
 from kvbench.plan import make_plan
@@ -24,8 +25,11 @@ from kvbench.record import Record
 from kvbench.report import json_report, markdown, terminal
 from kvbench.report.plan_text import render_plan
 from kvbench.runner import Runner
+from kvbench.scenario.engines import FAKE_WORDS, FakeEngine
 from kvbench.scenario.load import Loaded, load_scenario
+from kvbench.scenario.models import Needs
 from kvbench.scenario.schema import schema as scenario_schema
+from kvbench.selftest.command import DEFAULT_WORKERS, selftest
 from kvbench.signals import one_interrupt
 from kvbench.telemetry.machine import machine_facts
 from kvbench.verdict import Verdict
@@ -37,6 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_engine.app, name="engine")
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="scenario, a YAML file")]
 RecordDir = Annotated[Path, typer.Argument(metavar="DIR", help="record: results/<scenario>/<run>")]
@@ -67,16 +72,22 @@ def run(
     console = Console(stderr=False, highlight=False)
     loaded = load_scenario(file, sets=sets or (), stage=stage, arm=arm or ())
     plan = make_plan(loaded)
-    lacking = needs.lacking(loaded.scenario.needs, loaded.scenario.model, machine_facts())
+    is_fake = isinstance(loaded.scenario.engine, FakeEngine)
+    wanted = Needs() if is_fake else loaded.scenario.needs
+    lacking = needs.lacking(wanted, loaded.scenario.model, machine_facts())
     if lacking:
         raise PrerequisiteError(
             f"{file}: this machine lacks what the scenario needs:\n  " + "\n  ".join(lacking)
         )
     for warning in plan.warnings:
         console.print(f"[yellow]note:[/yellow] {warning}")
-    for life in plan.lives:
-        environments.resolve_python(life.engine["python"])
-    model_path = modelfiles.locate(loaded.scenario.model)
+    if is_fake:
+        console.print(f"[bold yellow]{FAKE_WORDS}[/bold yellow]")
+        model_path = served_name(loaded.scenario.model)
+    else:
+        for life in plan.lives:
+            environments.resolve_python(life.engine["python"])
+        model_path = modelfiles.locate(loaded.scenario.model)
     record = Record.create(results, loaded.scenario.name)
     console.print(f"record: {record.directory}")
     with one_interrupt(), TerminalProgress(console, _requests(plan)) as progress:
@@ -110,6 +121,38 @@ def report(directory: RecordDir) -> None:
     """Print the Markdown tables of a record, for a pull request."""
     ledger = load_ledger(directory)
     typer.echo(markdown.render(ledger, judge.judge_ledger(ledger)), nl=False)
+
+
+@app.command("selftest")
+def run_selftest(
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ROW", help="only rows that begin so, e.g. F03"),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="rows at a time; most of a row is waiting")
+    ] = DEFAULT_WORKERS,
+    results: Annotated[
+        Path | None, typer.Option("--results", help="keep all records in this folder")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option("--reference", help="write selftest.md and .json there")
+    ] = None,
+) -> None:
+    """Show that every check fires on its fault, and on nothing else (on the fake engine).
+
+    Exit code 0 only when every row ended in the expected verdict and nothing harmless was called a
+    fail. Records of rows that went wrong are kept.
+    """
+    console = Console(highlight=False)
+    code = selftest(
+        console,
+        only=tuple(only or ()),
+        workers=workers,
+        results=results,
+        reference=reference,
+    )
+    raise typer.Exit(code)
 
 
 @app.command()
