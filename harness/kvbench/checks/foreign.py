@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from scipy import stats
-
 from kvbench.checks.answers import Answer
+from kvbench.checks.chance import binomial_at_least
 
 MIN_TOKENS = 4
 """Shorter ends of an answer say nothing."""
@@ -48,7 +47,7 @@ def reads_like(answer: Answer, start: int, references: Mapping[str, Answer]) -> 
         its_own = {token for token in mine if users[token] == 1}
         hits = sum(token in its_own for token in rest)
         share = len(its_own) / vocabulary_tokens
-        chances[prompt] = float(stats.binom.sf(hits - 1, len(rest), share))
+        chances[prompt] = binomial_at_least(hits, len(rest), share)
     ranked = sorted(chances, key=lambda prompt: chances[prompt])
     if not ranked or chances[ranked[0]] >= CHANCE:
         return None

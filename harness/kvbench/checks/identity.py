@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
-from scipy import stats
 
 from kvbench.checks.answers import Answer, Divergence, divergence, usable
+from kvbench.checks.chance import fisher_more
 from kvbench.checks.common import FRESH, HIT_KINDS, HOT, What, about, about_arm, listed, short
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.foreign import reads_like
@@ -142,8 +142,7 @@ def _is_alike(flip: Flip, window: Window, control: Sequence[Compared]) -> bool:
     Its reference must be ours, too: where fresh answers vary, any two may agree by chance.
     """
     return any(
-        flip.answer.ids == other.answer.ids
-        and flip.reference.ids == other.reference.ids
+        flip.answer.ids == other.answer.ids and flip.reference.ids == other.reference.ids
         for compared in control
         if compared.window.kind == window.kind
         or (compared.window.kind == HOT and window.kind in HIT_KINDS)
@@ -305,10 +304,7 @@ def _as_noisy_as_control(
 
 def _more_often(flips: int, answers: int, off: int, off_answers: int) -> float:
     """One-sided p of Fisher's exact test; 0 where the control never flips."""
-    if not off:
-        return 0.0
-    table = [[flips, answers - flips], [off, off_answers - off]]
-    return float(stats.fisher_exact(table, alternative="greater")[1])
+    return fisher_more(flips, answers, off, off_answers) if off else 0.0
 
 
 def _renamed(finding: Finding, reason: str) -> Finding:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
-from scipy import stats
 
+from kvbench.checks.chance import binomial_at_least
 from kvbench.checks.common import MAX_LISTED, What, about, listed
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger.evaluation import FILTERS, Answered, FilterName, Round, all_rounds
@@ -43,8 +43,7 @@ class Flips(NamedTuple):
         changed = len(self.lost) + self.won
         if not changed:
             return 1.0
-        test = stats.binomtest(len(self.lost), changed, 0.5, alternative="greater")
-        return float(test.pvalue)
+        return binomial_at_least(len(self.lost), changed, 0.5)
 
     @property
     def words(self) -> str:

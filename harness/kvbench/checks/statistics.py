@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy import stats
+from kvbench.checks.chance import student_above
 
 MIN_LOG_SPREAD = math.log(2) / 2
 """Smallest spread that `outlier` believes in.
@@ -84,5 +84,5 @@ def outlier(larger: Sequence[float], smaller: Sequence[float]) -> Outlier | None
     others = [ratio for i, ratio in enumerate(ratios) if i != index]
     spread = max(math.sqrt(sum(r * r for r in others) / len(others)), MIN_LOG_SPREAD)
     scale = spread * math.sqrt(1 + 1 / len(others))
-    p_value = float(stats.t.sf(ratios[index] / scale, df=len(others)))
+    p_value = student_above(ratios[index] / scale, len(others))
     return Outlier(index, min(1.0, p_value * len(ratios)))

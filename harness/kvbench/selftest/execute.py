@@ -40,6 +40,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[str, ...]
     reason: str
     notes: tuple[str, ...]
+    expected: str = ""
+    observed: str = ""
+    evidence: tuple[str, ...] = ()
 
 
 class RowRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +113,9 @@ def _seen(finding: Finding) -> Seen:
         prompts=tuple(prompt.rpartition("/")[2] for prompt in finding.prompts),
         reason=finding.reason,
         notes=finding.notes,
+        expected=finding.expected,
+        observed=finding.observed,
+        evidence=finding.evidence,
     )
 
 

@@ -91,7 +91,7 @@ class Matrix:
     def fault_ids(self) -> tuple[str, ...]:
         """Distinct fault models among the rows, for example F01."""
         ids = (result.row.id for result in self.faults)
-        return tuple(dict.fromkeys(name for name in ids if name.startswith("F")))
+        return tuple(dict.fromkeys(name for name in ids if name[0] == "F" and "+" not in name))
 
 
 def judge_row(row: Row, runs: Sequence[RowRun]) -> RowResult:
@@ -109,8 +109,17 @@ def _problems(row: Row, run: RowRun) -> Iterable[str]:
         missing = _missing(expected, run.findings)
         if missing is not None:
             yield f"{place}{missing}"
+    for seen in run.findings:
+        if seen.outcome is Outcome.FAIL and not _is_attributed(seen):
+            yield f"{place}{seen.check} fails without naming what was seen and where: {seen.reason}"
     if run.setup_problem is not None:
         yield f"{place}{run.setup_problem}"
+
+
+def _is_attributed(seen: Seen) -> bool:
+    """A fail names its witness and either place and numbers, or the line of the record."""
+    has_numbers = bool(seen.expected and seen.observed)
+    return bool(seen.witness) and (has_numbers or bool(seen.evidence))
 
 
 def _missing(expected: Expected, findings: Sequence[Seen]) -> str | None:

@@ -10,9 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kvbench.checks.finding import Outcome
 from kvbench.report.terminal import STYLES
 from kvbench.scenario.engines import FAKE_WORDS
+from kvbench.selftest.execute import Seen
 from kvbench.selftest.judgement import Matrix, RowResult
+from kvbench.verdict import SEVERITY
 
 WITNESSES: Final = (
     "counters",
@@ -25,6 +28,7 @@ WITNESSES: Final = (
     "settings",
     "samples",
 )
+_KEPT: Final = ("check", "outcome", "witness", "phase", "prompts", "reason")
 _MARKS: Final = {
     "pass": "·",
     "fail": "FAIL",
@@ -59,7 +63,7 @@ def show(matrix: Matrix, console: Console) -> None:
             result.row.name,
             escape(result.row.title),
             result.row.outcome.value,
-            f"[{style}]{result.seen}[/{style}]",
+            f"[{style}]{_seen(result)}[/{style}]",
             escape(_by(result)),
             "[green]ok[/green]" if result.is_right else "[bold red]WRONG[/bold red]",
         )
@@ -70,6 +74,12 @@ def show(matrix: Matrix, console: Console) -> None:
             console.print(f"  record: {escape(result.runs[0].record)}")
     for line in summary(matrix):
         console.print(line)
+
+
+def _seen(result: RowResult) -> str:
+    """What came out; a fault that only warns ends in a pass with a note."""
+    is_warning = result.row.kind == "fault" and result.row.outcome is Outcome.PASS
+    return f"{result.seen}, with a note" if is_warning else result.seen
 
 
 def _by(result: RowResult) -> str:
@@ -102,7 +112,7 @@ def markdown(matrix: Matrix, machine: str) -> str:
         cells = [_MARKS[worst[name].value] if name in worst else "" for name in WITNESSES]
         mark = "" if result.is_right else " **WRONG**"
         words = [result.row.name, result.row.title, result.row.outcome.value]
-        words += [result.seen + mark, _by(result), *cells]
+        words += [_seen(result) + mark, _by(result), *cells]
         lines.append("| " + " | ".join(word.replace("|", "\\|") for word in words) + " |")
     return "\n".join(lines) + "\n"
 
@@ -130,15 +140,47 @@ def _row(result: RowResult) -> dict[str, Any]:
         "expected_findings": [e.model_dump(mode="json") for e in result.row.findings],
         "right": result.is_right,
         "problems": list(result.problems),
+        "witnesses": {name: worst.value for name, worst in result.worst_by_witness().items()},
         "runs": [
             {
                 "outcome": run.outcome.value,
                 "wall_s": round(run.wall_s, 2),
-                "findings": [msgspec.to_builtins(finding) for finding in run.findings],
+                "findings": [_finding(seen) for seen in run.findings if not _is_quiet(seen)],
             }
             for run in result.runs
         ],
     }
+
+
+def _is_quiet(seen: Seen) -> bool:
+    return seen.outcome is Outcome.PASS and not seen.notes
+
+
+def _finding(seen: Seen) -> dict[str, Any]:
+    found = msgspec.to_builtins(seen)
+    return {key: found[key] for key in _KEPT}
+
+
+def compact(document: dict[str, Any]) -> str:
+    """One line a fault model, from the document: the table of the README."""
+    models: dict[str, list[dict[str, Any]]] = {}
+    for row in document["rows"]:
+        if row["kind"] == "fault":
+            models.setdefault(row["name"].split()[0], []).append(row)
+    heads = ["fault", "what happens (first variant)", "rows", "verdict", *WITNESSES]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, rows in models.items():
+        right = sum(row["right"] for row in rows)
+        verdicts = ", ".join(dict.fromkeys(row["expected"] for row in rows))
+        cells = [_worst_mark([row["witnesses"].get(word) for row in rows]) for word in WITNESSES]
+        words = [name, rows[0]["title"], f"{right}/{len(rows)}", verdicts, *cells]
+        lines.append("| " + " | ".join(words) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _worst_mark(outcomes: list[str | None]) -> str:
+    said = [Outcome(outcome) for outcome in outcomes if outcome is not None]
+    return _MARKS[min(said, key=SEVERITY.index).value] if said else ""
 
 
 def render_json(matrix: Matrix) -> str:

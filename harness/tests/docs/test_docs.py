@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 from command_line import kvbench
+
+from kvbench.selftest.report import compact
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -23,6 +26,7 @@ HERE = {
     ),
     ".venv/bin/kvbench plan scenarios/replay_cpu.yaml --stage replay --arm tested",
     ".venv/bin/kvbench schema",
+    ".venv/bin/kvbench engine faults",
 }
 """run by `test_printed_command_works`"""
 
@@ -50,8 +54,24 @@ ELSEWHERE = {
     ),
     ".venv/bin/kvbench doctor": "test_doctor_finds_the_managed_environment",
     "./scripts/setup-vllm-cpu": "test_second_set_up_returns_at_once",
+    ".venv/bin/kvbench selftest": (
+        "test_every_fault_ends_in_its_verdict_and_nothing_harmless_alarms"
+    ),
+    ".venv/bin/kvbench selftest --only F03": "test_chosen_rows_are_run_alone",
+    ".venv/bin/kvbench selftest --only F17 --only F28": "test_chosen_rows_are_run_alone",
+    ".venv/bin/kvbench engine fake --scenario scenarios/quickstart.yaml --port 8123": (
+        "test_fake_engine_answers_by_hand"
+    ),
+    ".venv/bin/kvbench run scenarios/quickstart.yaml --set engine.kind=fake": (
+        "test_any_scenario_with_a_geometry_can_be_rehearsed"
+    ),
 }
 """command -> the whole-run test that runs it"""
+WHOLE_RUNS = (
+    ROOT / "harness/tests/e2e/test_scenarios.py",
+    ROOT / "harness/tests/e2e/test_selftest.py",
+    ROOT / "harness/tests/kvbench/selftest/test_whole_runs.py",
+)
 
 THE_TEST_COMMAND_ITSELF = "./scripts/test"
 
@@ -66,7 +86,7 @@ def test_every_printed_command_is_run_by_a_test() -> None:
 
 
 def test_named_whole_run_tests_exist() -> None:
-    text = (ROOT / "harness/tests/e2e/test_scenarios.py").read_text()
+    text = "".join(page.read_text() for page in WHOLE_RUNS)
     assert [name for name in ELSEWHERE.values() if f"def {name}(" not in text] == []
 
 
@@ -88,3 +108,11 @@ def test_links_lead_to_files(page: Path) -> None:
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert "scripts/test" in (ROOT / ".ci/run").read_text()
+
+
+def test_matrix_of_the_readme_is_that_of_the_reference() -> None:
+    reference = json.loads((ROOT / "results/reference/selftest.json").read_text())
+    assert compact(reference) in (ROOT / "README.md").read_text()
+    assert reference["right"]
+    assert f"All {reference['caught']} faulty rows" in (ROOT / "README.md").read_text()
+    assert f"{reference['harmless_runs']} harmless runs" in (ROOT / "README.md").read_text()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+
+from kvbench.client import Client
 
 ROOT = Path(__file__).parents[3]
 KVBENCH = ROOT / ".venv/bin/kvbench"
@@ -43,3 +46,39 @@ def test_unknown_row_is_refused(tmp_path: Path) -> None:
     done = selftest("--only", "F99")
     assert done.returncode == 2
     assert "known: F01" in done.stderr
+
+
+@pytest.mark.parametrize("rows", [("F03",), ("F17", "F28 no")])
+def test_chosen_rows_are_run_alone(rows: tuple[str, ...]) -> None:
+    done = selftest(*(word for row in rows for word in ("--only", row)))
+    assert done.returncode == 0, done.stdout
+    assert all(row in done.stdout for row in rows)
+    assert "F01" not in done.stdout
+
+
+def test_fake_engine_answers_by_hand() -> None:
+    server = subprocess.Popen(
+        [
+            *(str(KVBENCH), "engine", "fake", "--scenario", "scenarios/quickstart.yaml"),
+            *("--port", "8123", "--fault", "skip_copy"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with Client("http://127.0.0.1:8123", "tiny-qwen3", 10) as client:
+            deadline = time.monotonic() + 20
+            while not client.health() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            answer = client.complete(
+                range(100, 164), request_id="by-hand", new_tokens=4, top_logprobs=5
+            )
+            assert answer.error is None
+            assert len(answer.tokens) == 4
+            assert "vllm:prompt_tokens_total" in client.metrics_page()
+    finally:
+        server.terminate()
+        _, said = server.communicate(timeout=20)
+    assert "FAKE ENGINE" in said

@@ -133,6 +133,15 @@ def test_field_that_a_record_lacks_is_absent_and_not_zero(tmp_path: Path) -> Non
     assert [(row.requests, row.with_field) for row in run.turns] == [(6, 4)]
 
 
+def test_cancelled_request_is_a_record_and_no_success(tmp_path: Path) -> None:
+    directory = golden("plain", tmp_path)
+    lines = [json.loads(line) for line in (directory / RECORDS).read_text().splitlines()]
+    lines[-1]["metadata"]["was_cancelled"] = True
+    (directory / RECORDS).write_text("\n".join(map(json.dumps, lines)) + "\n")
+    run = read(directory)
+    assert (len(run.profiled), len(run.succeeded)) == (6, 5)
+
+
 def test_golden_files_hold_no_names_of_the_machine() -> None:
     for path in GOLDEN.rglob("*"):
         if path.is_file():

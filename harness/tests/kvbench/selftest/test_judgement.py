@@ -38,6 +38,9 @@ SEEN = Seen(
     prompts=("p5",),
     reason="foreign content",
     notes=(),
+    expected="token 1",
+    observed="token 2",
+    evidence=("journal.jsonl:7",),
 )
 
 
@@ -115,3 +118,8 @@ def test_witness_column_shows_the_worst_that_it_said() -> None:
         "usage": Outcome.INVALID,
         "tokens": Outcome.FAIL,
     }
+
+
+def test_fail_that_names_no_evidence_is_wrong() -> None:
+    bare = replace(SEEN, expected="", observed="", evidence=())
+    assert "without naming" in judge_row(FAULT, [run(Outcome.FAIL, SEEN, bare)]).problems[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -62,3 +63,17 @@ def test_repeats_differ_in_their_seed_only() -> None:
 def test_unknown_row_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"F99.*known: F01"):
         chosen(ROWS, ("F99",))
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ("[{kind: swap_block}]", "no fault is called 'swap_block'"),
+        ("[{kind: swap_blocks, options: {by: 3}}]", "options: Object contains unknown field"),
+        ("[{kind: swap_blocks, phase: relaod}]", "did you mean 'reload'"),
+        ("[{kind: swap_blocks, phase: reload, prompt: p99}]", "has no prompt 'p99'"),
+    ],
+)
+def test_wrong_fault_is_refused_before_anything_starts(faults: str, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        make_plan(load_scenario(BASE, sets=[f"arms.tested.engine.faults={faults}"]))
