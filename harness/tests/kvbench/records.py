@@ -8,6 +8,7 @@ changes, drops or keeps a journal line before it is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,12 @@ def _expected(plan: Plan, life: PlannedLife, actions: list[Action]) -> list[tupl
     return [each for each in predicted if each is not None]
 
 
+@lru_cache(maxsize=64)
+def planned(scenario: Path, sets: tuple[str, ...], arm: tuple[str, ...]) -> Plan:
+    """The plan of a scenario, made once: most tests change what happens and not what is planned."""
+    return make_plan(load_scenario(scenario, sets=sets, stage=None, arm=arm))
+
+
 def write(
     directory: Path,
     *,
@@ -109,7 +116,7 @@ def write(
     ended: RunEnded | None = None,
 ) -> Path:
     """Write the record of a whole simulated run into `directory`, which must not exist."""
-    plan = make_plan(load_scenario(scenario, sets=sets, stage=None, arm=arm))
+    plan = planned(scenario, sets, arm)
     record = Record(directory)
     writer = Writer(record, on_event)
     record.write_plan(plan)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from records import planned
 
 from kvbench.events import (
     AgentRunDone,
@@ -33,10 +34,8 @@ from kvbench.events import (
     Snapshot,
 )
 from kvbench.judge import judge
-from kvbench.plan import make_plan
 from kvbench.plan_types import PlannedLife
 from kvbench.record import Record
-from kvbench.scenario.load import load_scenario
 from kvbench.verdict import Verdict
 
 ROOT = Path(__file__).parents[3]
@@ -287,7 +286,7 @@ def write(
 ) -> Path:
     """Write a sealed record with these windows per arm; `missing` counters are on no page."""
     sets = (f"stages.{STAGE}.claims=[{claim}]",)
-    plan = make_plan(load_scenario(QUICKSTART, sets=sets, stage=None, arm=tuple(windows)))
+    plan = planned(QUICKSTART, sets, tuple(windows))
     lives = tuple(msgspec.structs.replace(life, phases=()) for life in plan.lives)
     plan = msgspec.structs.replace(plan, lives=lives)
     record = Record(directory)
