@@ -26,6 +26,7 @@ from kvbench.engine import effective, failures, identity
 from kvbench.engine.command import AGENT, EVENTS_FOLDER, HARNESS_PYTHON, MODEL, PORT, fill
 from kvbench.engine.family import runs
 from kvbench.engine.fork import ForkServer, base_env
+from kvbench.engine.patience import TAIL_CHARACTERS, Patience
 from kvbench.engine.process import ProcessTree, StopResult, Tree
 from kvbench.errors import EngineError, LaunchError
 from kvbench.plan_types import PlannedLife
@@ -33,9 +34,6 @@ from kvbench.scenario.engines import ServedEngine, VllmEngine
 from kvbench.telemetry import metrics
 
 POLL_S: Final = 0.2
-TAIL_CHARACTERS: Final = 4000
-TOTAL_LIMIT_FACTOR: Final = 10
-"""a log that progresses extends the limit of a start, up to this many times"""
 PROBE_TOKENS: Final = (100, 101, 102, 103)
 COUNTERS_LIMIT_S: Final = 5.0
 """how long the counters may take to show the readiness probe"""
@@ -143,7 +141,7 @@ class VllmServer:
         """Wait until it is up, ours and generating; return who it is and its settings."""
         assert self._tree is not None
         with Client(self.url, self.model_id, self._engine.start_limit_s) as client:
-            patience = _Patience(self.log, self._engine.start_limit_s, on_progress)
+            patience = Patience(self.log, self._engine.start_limit_s, on_progress)
             while not client.health():
                 self._keep_waiting(patience)
             proved = identity.prove(
@@ -236,7 +234,7 @@ class VllmServer:
         tree.start()
         return tree
 
-    def _keep_waiting(self, patience: _Patience) -> None:
+    def _keep_waiting(self, patience: Patience) -> None:
         """Pause, unless the start has failed or used up its time; then raise LaunchError."""
         assert self._tree is not None
         status = self._tree.poll()
@@ -327,37 +325,6 @@ def _filled_env(planned: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
         elif name in os.environ:
             env[name] = os.environ[name]
     return env
-
-
-class _Patience:
-    """The limit of a start: so many seconds of silence, and ten times that in all."""
-
-    def __init__(self, log: Path, limit_s: float, on_progress: Callable[[str], None]) -> None:
-        self._log = log
-        self._limit_s = limit_s
-        self._on_progress = on_progress
-        self._begin_s = self._moved_s = clock.monotonic_s()
-        self._size_bytes = 0
-
-    def exhausted(self) -> str | None:
-        """Return why there is nothing left to wait for, or None; reports what the log says."""
-        now_s = clock.monotonic_s()
-        size_bytes = self._log.stat().st_size if self._log.is_file() else 0
-        if size_bytes > self._size_bytes:
-            self._size_bytes, self._moved_s = size_bytes, now_s
-            self._on_progress(f"starting: {_last_line(self._log)}")
-        if now_s - self._moved_s > self._limit_s:
-            return f"the log was silent for {now_s - self._moved_s:.0f} s"
-        if now_s - self._begin_s > self._limit_s * TOTAL_LIMIT_FACTOR:
-            return f"{now_s - self._begin_s:.0f} s have passed in all"
-        return None
-
-
-def _last_line(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_CHARACTERS))
-        lines = file.read().decode(errors="replace").rstrip().splitlines()
-    return masking.mask_text(lines[-1][-100:]) if lines else ""
 
 
 def _engine_processes(pids: Sequence[int]) -> dict[psutil.Process, str]:

@@ -14,7 +14,7 @@ import pytest
 from small_server import serving
 
 from kvbench.client import Client
-from kvbench.engine import identity, vllm
+from kvbench.engine import identity, patience, vllm
 from kvbench.engine.command import SERVER_MODULE
 from kvbench.engine.fork import ForkServer
 from kvbench.engine.vllm import EngineDiedError, VllmServer
@@ -130,7 +130,7 @@ def test_silent_start_ends_at_its_limit(server: Callable[..., VllmServer]) -> No
 def test_log_that_goes_on_extends_the_limit_but_not_for_ever(
     server: Callable[..., VllmServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "TOTAL_LIMIT_FACTOR", 1.5)
+    monkeypatch.setattr(patience, "TOTAL_LIMIT_FACTOR", 1.5)
     with pytest.raises(LaunchError, match="in all") as caught:
         server("talking", start_limit_s=2).start(silent)
     assert caught.value.kind == "timeout"
