@@ -21,6 +21,7 @@ from kvbench.checks import (
     memory,
     path,
     reset_proof,
+    rounds,
     semantics,
     sensitivity,
     settings,
@@ -50,6 +51,7 @@ CHECKS: tuple[Callable[[Ledger], list[Finding]], ...] = (
     coverage.check,
     capacity.check,
     evaluation.check,
+    rounds.check,
     agentx.check,
 )
 

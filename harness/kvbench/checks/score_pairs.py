@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from kvbench.checks.chance import binomial_at_least
 from kvbench.checks.common import MAX_LISTED, What, about, listed
 from kvbench.checks.finding import Finding, Outcome
+from kvbench.checks.power import POWER, smallest_drop
 from kvbench.ledger.evaluation import FILTERS, Answered, FilterName, Round, all_rounds
 from kvbench.ledger.facts import Ledger
 
@@ -108,6 +109,18 @@ def _control_round(ledger: Ledger, stage: str, number: int) -> Round | None:
     return same[-1] if same else (found[-1] if found else None)
 
 
+def _power_words(flips: list[Flips], error_rate: float) -> str:
+    """What the test could have seen, with as much noise as it saw."""
+    pairs = max(flip.pairs for flip in flips)
+    noise = max(min(len(flip.lost), flip.won) for flip in flips) / pairs
+    drop = smallest_drop(pairs, noise, error_rate)
+    words = "no drop at all" if drop is None else f"a drop of {drop * 100:.3g} points"
+    return (
+        f"power: {pairs} questions show {words} with a chance of {POWER:.0%} (error rate "
+        f"{error_rate:g}, {noise * 100:.2g} % flips each way)"
+    )
+
+
 def _judged(control: Round, tested: Round, flips: list[Flips], error_rate: float) -> Finding:
     """Fail for a filter that lost more than chance explains (Bonferroni over the filters)."""
     each = error_rate / len(flips)
@@ -117,7 +130,7 @@ def _judged(control: Round, tested: Round, flips: list[Flips], error_rate: float
     left_out = len(tested.by_doc.keys() & control.by_doc.keys()) - max(f.pairs for f in flips)
     if left_out:
         notes.append(f"{left_out} questions are left out: cut, empty or unscored in an arm")
-    notes.append(f"seen at error rate {error_rate:g}: {needed} right to wrong, none back")
+    notes.append(_power_words(flips, each))
     words = listed([flip.words for flip in flips])
     place = f"{tested.words} against {control.words} of {control.window.arm}"
     worst = min(flips, key=lambda flip: flip.p_value)

@@ -7,7 +7,7 @@ refused reset changes the expectation as it changed the engine.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -29,7 +29,13 @@ A NaN answer is not among them: the engine computed it to the end and cached its
 
 Sent = tuple[int, RequestDone, int, int]
 """Journal line, request, concurrency of its window, planned new tokens."""
-Happening = Sent | ResetDone
+
+
+class ToolRan(NamedTuple):
+    """Another program sent requests of its own: nobody knows which blocks they left behind."""
+
+
+Happening = Sent | ResetDone | ToolRan
 
 
 def _effective_engine(life: PlannedLife, ready: LifeReady | None) -> ServedEngine:
@@ -43,12 +49,12 @@ def _effective_engine(life: PlannedLife, ready: LifeReady | None) -> ServedEngin
     return engine.model_copy(update=found)
 
 
-def _waves(happenings: Iterable[tuple[str, Happening]]) -> list[list[Sent] | ResetDone]:
+def _waves(happenings: Iterable[tuple[str, Happening]]) -> list[list[Sent] | ResetDone | ToolRan]:
     """Requests of one window and wave together, resets by themselves, in true order."""
-    groups: list[list[Sent] | ResetDone] = []
+    groups: list[list[Sent] | ResetDone | ToolRan] = []
     last: tuple[str, int] | None = None
     for window, item in happenings:
-        if isinstance(item, ResetDone):
+        if isinstance(item, ResetDone | ToolRan):
             groups.append(item)
             last = None
             continue
@@ -107,6 +113,24 @@ def _clears_all(step: ResetStep, has_tier: bool) -> bool:
     return step.external or not has_tier
 
 
+def _done(
+    happenings: Iterable[tuple[str, Happening]], plan: Plan
+) -> list[tuple[Step | None, list[Sent]]]:
+    """What was done, in order, with the requests of each wave; None: track was lost."""
+    done: list[tuple[Step | None, list[Sent]]] = []
+    for group in _waves(happenings):
+        if isinstance(group, ToolRan):
+            done.append((None, []))
+        elif isinstance(group, ResetDone):
+            if may_have_cleared(group):
+                done.append((ResetStep(external=group.scope == "all"), []))
+        else:
+            step = _wave_step(group, plan)
+            if step is not None:  # else neither plan nor answer says how long the prompt was
+                done.append((step, group))
+    return done
+
+
 def expected_hits(
     happenings: Iterable[tuple[str, Happening]],
     *,
@@ -115,35 +139,30 @@ def expected_hits(
     ready: LifeReady | None,
 ) -> dict[int, Expected]:
     """Journal line of each request -> what it should have hit; lines without a prediction lack."""
-    steps: list[Step] = []
-    lines: list[list[Sent]] = []
-    for group in _waves(happenings):
-        if isinstance(group, ResetDone):
-            if may_have_cleared(group):
-                steps.append(ResetStep(external=group.scope == "all"))
-                lines.append([])
-            continue
-        step = _wave_step(group, plan)
-        if step is None:  # neither the plan nor the answer says how long the prompt was
-            continue
-        steps.append(step)
-        lines.append(group)
+    done = _done(happenings, plan)
+    steps = [step for step, _ in done if step is not None]
     if not steps:
         return {}
     connector: Connector = TypeAdapter(Connector).validate_python(life.connector)
     engine = _effective_engine(life, ready)
     model = Scenario.model_validate(plan.scenario).model
-    predicted = expectations.predict(
-        steps,
-        geometry=geometry_under(model.geometry, engine),
-        engine=engine,
-        connector=connector,
+    predicted = iter(
+        expectations.predict(
+            steps,
+            geometry=geometry_under(model.geometry, engine),
+            engine=engine,
+            connector=connector,
+        )
     )
     result: dict[int, Expected] = {}
     is_lost = False
-    for done, group, answers in zip(steps, lines, predicted, strict=True):
-        if isinstance(done, ResetStep):
-            is_lost = is_lost and not _clears_all(done, connector.kind != "none")
+    for step, group in done:
+        if step is None:
+            is_lost = True
+            continue
+        answers = next(predicted)
+        if isinstance(step, ResetStep):
+            is_lost = is_lost and not _clears_all(step, connector.kind != "none")
             continue
         if answers is not None and not is_lost:
             result.update(zip((sent[0] for sent in group), answers, strict=True))

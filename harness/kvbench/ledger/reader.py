@@ -29,7 +29,7 @@ from kvbench.events import (
 )
 from kvbench.ledger.aiperf import AgentRun, read_agent_run
 from kvbench.ledger.counters import Deltas, difference
-from kvbench.ledger.expected import Happening
+from kvbench.ledger.expected import Happening, ToolRan
 from kvbench.ledger.facts import Reset
 from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
 from kvbench.scenario.models import Scenario
@@ -203,8 +203,10 @@ class Reader:
                 window.applied.append((line, event))
             case PhaseEnded():
                 window.ended = event
-            case _:
+            case SampleDone() | EvaluationDone() | AgentRunDone():
                 _of_tool(window, line, event, self.directory)
+                if life is not None:
+                    life.happenings.append((event.window, ToolRan()))
 
     def _snapshot(self, event: Snapshot) -> None:
         life = self.lives.get(event.life)

@@ -57,6 +57,7 @@ class Played:
     prompt_tokens: int | None = None
     """None: LENGTH_TOKENS a request"""
     cached_tokens: int = 0
+    external_tokens: int = 0
     artifacts: Path | None = None
     """copied to where the AgentRunDone event says"""
 
@@ -206,6 +207,8 @@ class _Writer:
             if name in self.counters:
                 self.counters[name] += tokens
         self.counters["local_hits"] += played.cached_tokens
+        if "external_hits" in self.counters:
+            self.counters["external_hits"] += played.external_tokens
         self.counters["requests_finished"] += played.finished
 
     def play(self, played: Played, phase: str, arm: str, missing: Sequence[str]) -> None:
