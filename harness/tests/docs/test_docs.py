@@ -57,6 +57,7 @@ ELSEWHERE = {
     ".venv/bin/kvbench selftest": (
         "test_every_fault_ends_in_its_verdict_and_nothing_harmless_alarms"
     ),
+    "./scripts/simulate-verdicts": "test_table_of_the_page_is_what_the_script_prints",
     ".venv/bin/kvbench selftest --only F03": "test_chosen_rows_are_run_alone",
     ".venv/bin/kvbench selftest --only F17 --only F28": "test_chosen_rows_are_run_alone",
     ".venv/bin/kvbench engine fake --scenario scenarios/quickstart.yaml --port 8123": (
@@ -71,6 +72,7 @@ WHOLE_RUNS = (
     ROOT / "harness/tests/e2e/test_scenarios.py",
     ROOT / "harness/tests/e2e/test_selftest.py",
     ROOT / "harness/tests/kvbench/selftest/test_whole_runs.py",
+    ROOT / "harness/tests/kvbench/checks/test_simulation.py",
 )
 
 THE_TEST_COMMAND_ITSELF = "./scripts/test"
