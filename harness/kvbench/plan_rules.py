@@ -37,7 +37,9 @@ def refuse(loaded: Loaded, stage: str, arm: str, engine: ServedEngine) -> None:
     if isinstance(engine, FakeEngine):
         _refuse_fake_faults(loaded, stage, arm, engine)
     _refuse_block_size(loaded, engine)
-    _refuse_without_resets(loaded, stage, engine)
+    if not isinstance(workload, ReplayWorkload):
+        return
+    _refuse_without_resets(loaded, stage, workload, engine)
     place = loaded.where("stages", stage, "workload", "prompts")
     try:
         lengths = prompt_lengths(workload.prompts, geometry_under(scenario.model.geometry, engine))
@@ -94,10 +96,16 @@ def warn(
             f"stage {stage} claims {' and '.join(values_claimed)} with dummy weights: every prompt "
             "gets the same answer, so the run proves hits and liveness only"
         )
-    has_band = PhaseKind.FRESH in workload.phases and workload.fresh_runs >= BAND_RUNS
-    if Claim.LOGPROBS in claims and not has_band:
+    is_replay = isinstance(workload, ReplayWorkload)
+    fresh_runs = workload.fresh_runs if isinstance(workload, ReplayWorkload) else 0
+    has_band = (
+        isinstance(workload, ReplayWorkload)
+        and PhaseKind.FRESH in workload.phases
+        and fresh_runs >= BAND_RUNS
+    )
+    if Claim.LOGPROBS in claims and is_replay and not has_band:
         warnings.append(
-            f"stage {stage} claims logprobs with {workload.fresh_runs} fresh runs: "
+            f"stage {stage} claims logprobs with {fresh_runs} fresh runs: "
             f"a band needs {BAND_RUNS}"
         )
     warnings += _host_pool_warning(scenario, stage, arm, engine, phases, lengths)
@@ -148,8 +156,9 @@ def _refuse_block_size(loaded: Loaded, engine: ServedEngine) -> None:
         )
 
 
-def _refuse_without_resets(loaded: Loaded, stage: str, engine: ServedEngine) -> None:
-    workload = loaded.scenario.stages[stage].workload
+def _refuse_without_resets(
+    loaded: Loaded, stage: str, workload: ReplayWorkload, engine: ServedEngine
+) -> None:
     if engine.dev_mode:
         return
     needing = [kind.value for kind in workload.phases if kind in _NEED_RESET]

@@ -44,7 +44,7 @@ class PlannedPhase(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     name: str
     kind: str
-    """a scenario.replay.PhaseKind"""
+    """a scenario.replay.PhaseKind, or `round` where another program sends the requests"""
     run: int
     concurrency: int
     reset: ResetScope
@@ -52,11 +52,14 @@ class PlannedPhase(msgspec.Struct, frozen=True, kw_only=True):
     sentinel_id: str | None
     """prompt of the reset proof; set where reset is not none"""
     waves: tuple[tuple[PlannedRequest, ...], ...]
-    """requests of a wave are sent together (at most `concurrency`), waves one after another"""
+    """requests of a wave are sent together (at most `concurrency`), waves one after another; none
+    where another program sends them"""
     new_tokens: int
     top_logprobs: int
     faults: tuple[PlannedFault, ...] = ()
     """switched on before the waves (not for the reset proof) and off after them"""
+    tool_requests: int | None = None
+    """requests that another program sends; None: it sends none, or nobody knows how many"""
     engines: tuple[int | None, ...] = (None,)
     """data-parallel engines, each of which the sentinel of the reset proof must see"""
 

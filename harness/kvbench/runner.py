@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import msgspec
 from pydantic import TypeAdapter
@@ -33,14 +34,23 @@ from kvbench.progress import Reporter
 from kvbench.record import Record
 from kvbench.scenario.connectors import Connector
 from kvbench.scenario.engines import FakeEngine, ServedEngine, parse_engine
+from kvbench.scenario.gsm8k import Gsm8kWorkload
 from kvbench.scenario.models import Scenario
 from kvbench.telemetry.kv_events import KvEventStream
 from kvbench.telemetry.machine import machine_facts, source_facts
 from kvbench.workloads.faults import FaultSwitch
+from kvbench.workloads.gsm8k.driver import Gsm8kDriver
 from kvbench.workloads.replay import ReplayDriver
 from kvbench.workloads.window import Life
 
 _CONNECTOR: TypeAdapter[Connector] = TypeAdapter(Connector)
+
+
+class Driver(Protocol):
+    """Drives the phases of one stage and arm through a running engine."""
+
+    def run(self, phase: PlannedPhase) -> None:
+        """Run one phase; raises EngineError when the engine dies or hangs."""
 
 
 class Runner:
@@ -118,7 +128,7 @@ class Runner:
         return True
 
     @contextmanager
-    def _started(self, planned: PlannedLife) -> Iterator[dict[tuple[str, str], ReplayDriver]]:
+    def _started(self, planned: PlannedLife) -> Iterator[dict[tuple[str, str], Driver]]:
         """Start the life's server, yield a driver for each stage and arm, and end the server."""
         engine = parse_engine(planned.engine)
         faults = self._fault_switch(planned, engine)
@@ -165,14 +175,30 @@ class Runner:
 
     def _drivers(
         self, planned: PlannedLife, life: Life, faults: FaultSwitch | None
-    ) -> dict[tuple[str, str], ReplayDriver]:
-        connector: Connector = _CONNECTOR.validate_python(planned.connector)
+    ) -> dict[tuple[str, str], Driver]:
         return {
-            (stage, arm): ReplayDriver(
-                life, self._plan, self._scenario.stages[stage].workload, connector, faults
-            )
+            (stage, arm): self._driver(planned, stage, life, faults)
             for stage, arm in dict.fromkeys((phase.stage, phase.arm) for phase in planned.phases)
         }
+
+    def _driver(
+        self, planned: PlannedLife, stage: str, life: Life, faults: FaultSwitch | None
+    ) -> Driver:
+        connector: Connector = _CONNECTOR.validate_python(planned.connector)
+        workload = self._scenario.stages[stage].workload
+        if isinstance(workload, Gsm8kWorkload):
+            is_fake = planned.engine["kind"] == "fake"
+            return Gsm8kDriver(
+                life,
+                self._plan,
+                workload,
+                connector,
+                faults,
+                # The fake engine's tokens are its own.
+                tokenizer=None if is_fake else self._model_path,
+                trust_remote_code=bool(planned.engine["trust_remote_code"]),
+            )
+        return ReplayDriver(life, self._plan, workload, connector, faults)
 
     def _fork_server(self, engine: ServedEngine) -> ForkServer | None:
         """The warm fork server of the engine's interpreter, started once for all lives."""

@@ -115,7 +115,7 @@ def parse(raw: RawAnswer, request: Completion) -> Answer:
     body = b"".join(piece for _, piece in raw.pieces or ())
     if raw.http_status == 200:
         _read_stream(raw.pieces or [], stream)
-    failure = raw.failure or _refusal(raw.http_status, body) or _defect(stream, request)
+    failure = raw.failure or refusal(raw.http_status, body) or _defect(stream, request)
     usage = stream.usage or {}
     details = usage.get("prompt_tokens_details") or {}
     return Answer(
@@ -134,7 +134,8 @@ def parse(raw: RawAnswer, request: Completion) -> Answer:
     )
 
 
-def _refusal(status: int | None, body: bytes) -> tuple[ErrorKind, str] | None:
+def refusal(status: int | None, body: bytes) -> tuple[ErrorKind, str] | None:
+    """Name what an answer without HTTP 200 says; None for 200."""
     if status == 200:
         return None
     text = body.decode(errors="replace")
@@ -155,7 +156,7 @@ def _read_event(data: bytes, time_s: float, stream: _Stream) -> None:
     if data == b"[DONE]":
         stream.done = True
         return
-    event = _decode(data)
+    event = decode_object(data)
     if event is None or "error" in event:
         stream.error = stream.error or data.decode(errors="replace")[:_BODY_LIMIT_CHARACTERS]
         return
@@ -164,13 +165,13 @@ def _read_event(data: bytes, time_s: float, stream: _Stream) -> None:
         stream.finish_reason = choice.get("finish_reason") or stream.finish_reason
         if choice.get("prompt_token_ids") is not None and stream.echoed is None:
             stream.echoed = choice["prompt_token_ids"]
-        tokens = _tokens(choice)
+        tokens = tokens_of(choice)
         if tokens and stream.first_token_s is None:
             stream.first_token_s = time_s
         stream.tokens.extend(tokens)
 
 
-def _decode(data: bytes) -> dict[str, Any] | None:
+def decode_object(data: bytes) -> dict[str, Any] | None:
     """Decode one event; Python's own decoder also takes the word NaN, which is not JSON."""
     try:
         event = msgspec.json.decode(data)
@@ -182,7 +183,8 @@ def _decode(data: bytes) -> dict[str, Any] | None:
     return event if isinstance(event, dict) else None
 
 
-def _tokens(choice: dict[str, Any]) -> list[Token]:
+def tokens_of(choice: dict[str, Any]) -> list[Token]:
+    """Read the positions of one choice, of a stream or of a whole answer."""
     logprobs = choice.get("logprobs") or {}
     names = logprobs.get("tokens") or []
     values = logprobs.get("token_logprobs") or []
@@ -222,12 +224,12 @@ def _defect(stream: _Stream, request: Completion) -> tuple[ErrorKind, str] | Non
     if stream.echoed is not None and stream.echoed != list(request.prompt):
         return "prompt", f"the server answered another prompt ({len(stream.echoed)} tokens)"
     if request.top_logprobs > 0:
-        return _bad_logprobs(stream.tokens, request.top_logprobs)
+        return bad_logprobs(stream.tokens, request.top_logprobs)
     return None
 
 
-def _bad_logprobs(tokens: list[Token], wanted: int) -> tuple[ErrorKind, str] | None:
-    """A value that is missing, infinite or no number is what NaN in the cache looks like."""
+def bad_logprobs(tokens: list[Token], wanted: int) -> tuple[ErrorKind, str] | None:
+    """Find a missing or infinite value, or none: that is what NaN in the cache looks like."""
     for place, token in enumerate(tokens):
         if token.token_id < 0:
             return "http", f"position {place}: the server gave no token id"

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from kvbench import environments
 from kvbench.scenario.connectors import Connector, NativeConnector, NoConnector, SimpleConnector
 from kvbench.scenario.engines import FakeEngine, ServedEngine
-from kvbench.scenario.models import HubModel, Model, PathModel, TinyModel
+from kvbench.scenario.models import HubModel, Model, PathModel, PypiGgufModel, TinyModel
 
 PORT: Final = "{port}"
 MODEL: Final = "{model}"
@@ -157,7 +157,7 @@ def server_env(
     if isinstance(engine, FakeEngine):
         return {"KVBENCH_FAULT_FILE": FAULT_FILE, "KVBENCH_FAULT_JOURNAL": FAULT_JOURNAL}
     env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    if isinstance(model, TinyModel | PathModel):
+    if isinstance(model, TinyModel | PathModel | PypiGgufModel):
         env["HF_HUB_OFFLINE"] = "1"
     if engine.dev_mode:
         env["VLLM_SERVER_DEV_MODE"] = "1"
@@ -198,12 +198,14 @@ def served_name(model: Model) -> str:
     """Return the name under which the server offers the model."""
     if isinstance(model, TinyModel):
         return f"tiny-{model.family}"
+    if isinstance(model, PypiGgufModel):
+        return model.package
     return Path(model.path).name if isinstance(model, PathModel) else model.name
 
 
 def model_path(model: Model) -> str:
-    """Return what `--model` gets; a tiny checkpoint is made at start, so it stands as `{model}`."""
-    if isinstance(model, TinyModel):
+    """Return what `--model` gets; a checkpoint that is made at start stands as `{model}`."""
+    if isinstance(model, TinyModel | PypiGgufModel):
         return MODEL
     return str(Path(model.path).expanduser()) if isinstance(model, PathModel) else model.name
 

@@ -189,8 +189,9 @@ class Reader:
                 window.requests.append((line, event))
                 planned = window.planned.new_tokens if window.planned is not None else 1
                 sent = (line, event, window.started.concurrency, planned)
-                if life is not None:
-                    life.happenings.append((event.window, sent))
+                if life is not None:  # the plan does not hold the prompts of another program
+                    is_own = event.role != "sample"
+                    life.happenings.append((event.window, sent if is_own else ToolRan()))
             case ResetDone():
                 window.resets.append(Reset(event, line))
                 if life is not None:

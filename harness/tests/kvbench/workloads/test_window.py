@@ -405,3 +405,31 @@ def test_memory_of_the_tree_is_filed_when_a_window_closes(life: Life) -> None:
         window.send([load()])
     (sample,) = filed(life, MemorySampled)
     assert (sample.window, sample.processes, sample.rss_bytes) == ("w001", 0, 0)
+
+
+def test_load_of_another_program_is_waited_for_and_parted_from_what_follows(
+    life: Life, engine: Engine
+) -> None:
+    with opened(life) as window:
+        engine.counters |= {"prompt_tokens": 300, "request_success": 3, "prefix_cache_hits": 64}
+        window.settle(3, 300)
+        window.send([load()])
+    (done,) = filed(life, RequestDone)
+    assert done.wave == 1
+    snapshots = filed(life, Snapshot)
+    assert [s.window for s in snapshots] == [
+        "w001",
+        "w001/load",
+        f"w001/{done.request_id}",
+        "w001",
+    ]
+    hits = [metrics.total(s.samples, "local_hits") for s in snapshots]
+    assert hits == [0, 64, 64, 64]
+
+
+def test_load_that_the_counters_never_show_is_filed(life: Life, engine: Engine) -> None:
+    with opened(life) as window:
+        engine.counters |= {"prompt_tokens": 299, "request_success": 3}
+        window.settle(3, 300)
+    (waited,) = filed(life, WaitDone)
+    assert (waited.reached, waited.detail) == (False, "prompt_tokens 299 of 300")
