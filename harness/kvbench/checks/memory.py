@@ -18,7 +18,7 @@ POOL_FACTOR = 1.25
 """Page tables, block tables and copies in flight come on top of the blocks themselves."""
 MARGIN_BYTES = 512 * 1024**2
 """What a healthy server may grow by from its first to its last window: allocator arenas, compiled
-code, workspaces of longer prompts."""
+code, workspaces of longer prompts. 26 MiB were seen in the quickstart on vLLM's CPU build."""
 
 
 def allowed_growth_bytes(pool_bytes: int) -> int:

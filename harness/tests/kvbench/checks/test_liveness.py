@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import records
+import tool_records
 from records import Sent
 
 from kvbench.checks.finding import Outcome
@@ -135,3 +136,8 @@ def test_processes_that_outlived_the_server_are_a_note(run: Path) -> None:
     verdict = records.judged(run, arm=("simple",), on_event=leave)
     finding = records.only(verdict, "stopped", Outcome.PASS)
     assert "had to be ended: 4711" in finding.notes[0]
+
+
+def test_arm_in_which_nothing_was_sent_answered_nothing(run: Path) -> None:
+    verdict = tool_records.judged(run, {"simple": []})
+    assert records.outcomes(verdict, "requests_answered") == set()
