@@ -47,8 +47,8 @@ def tokenizer(metadata: Metadata) -> Tokenizer:
     if len(vocabulary) != len(tokens):
         raise UsageError(f"{metadata.path.name}: {_TOKENS} names a token twice")
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    made.pre_tokenizer = _digits_then_bytes()  # type: ignore[assignment]
-    made.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    made.pre_tokenizer = _digits_then_bytes()
+    made.decoder = decoders.ByteLevel()
     made.add_special_tokens(_added(metadata, tokens, _CONTROL))
     made.add_tokens(_added(metadata, tokens, _USER_DEFINED))
     return made

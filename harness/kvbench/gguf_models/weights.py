@@ -2,7 +2,7 @@
 
 The trap: the GGUF converter reorders the rows of the query and key projections, because llama.cpp
 rotates neighbours (0 with 1) where the code of transformers and vLLM rotates halves (0 with
-head_dim / 2). Left in that order, the model loads, runs and writes nonsense.
+head_dim / 2). Left in that order, the model loads and runs, and its answers are worthless.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def converted(folder: Path, recipe: Recipe) -> dict[str, bytes]:
 
 def stored(files: dict[str, bytes]) -> dict[str, np.ndarray]:
     tensors = {}
-    for name, tensor in deserialize(files["model.safetensors"]):
+    for name, tensor in deserialize(files["model.safetensors"]):  # type: ignore[no-untyped-call]
         assert tensor["dtype"] == "BF16"
         upper = np.frombuffer(tensor["data"], "<u2").astype(np.uint32) << np.uint32(16)
         tensors[name] = upper.view(np.float32).reshape(tensor["shape"])
