@@ -105,6 +105,12 @@ def about_arm(
     )
 
 
+def is_tool_stage(ledger: Ledger, stage: str, arm: str) -> bool:
+    """True where another program sent everything: what replays prove is not asked of it."""
+    windows = ledger.measured(stage, arm)
+    return bool(windows) and all(window.is_tool_driven for window in windows)
+
+
 def has_real_outcome(findings: Iterable[Finding]) -> bool:
     """True where anything but a pass is among them."""
     return any(finding.outcome is not Outcome.PASS for finding in findings)

@@ -14,7 +14,17 @@ from msgspec.structs import replace
 
 from kvbench.checks.answers import Answer, Divergence, divergence, usable
 from kvbench.checks.chance import fisher_more
-from kvbench.checks.common import FRESH, HIT_KINDS, HOT, What, about, about_arm, listed, short
+from kvbench.checks.common import (
+    FRESH,
+    HIT_KINDS,
+    HOT,
+    What,
+    about,
+    about_arm,
+    is_tool_stage,
+    listed,
+    short,
+)
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.foreign import reads_like
 from kvbench.checks.matching import (
@@ -315,6 +325,8 @@ def check(ledger: Ledger) -> list[Finding]:
     """Token identity of every scored answer, and of the cold answers of both arms."""
     findings: list[Finding] = []
     for stage, arm in ledger.pairs:
+        if is_tool_stage(ledger, stage, arm):
+            continue
         compared = compare_arm(ledger, stage, arm)
         if not any(c.answers for c in compared):
             reason = "nothing to compare: no fresh run, or no other answer"

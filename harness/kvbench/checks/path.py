@@ -6,7 +6,7 @@ same twice. Whether zero is a fail depends on what the oracle expects, and on wh
 
 from __future__ import annotations
 
-from kvbench.checks.common import HIT_KINDS, What, about, about_arm, tested_pairs
+from kvbench.checks.common import HIT_KINDS, What, about, about_arm, is_tool_stage, tested_pairs
 from kvbench.checks.finding import Finding, Outcome
 from kvbench.checks.reset_proof import not_cold
 from kvbench.checks.witnesses import is_suspect
@@ -143,6 +143,8 @@ def check(ledger: Ledger) -> list[Finding]:
     denied = not_cold(ledger)
     findings: list[Finding] = []
     for stage, arm in tested_pairs(ledger):
+        if is_tool_stage(ledger, stage, arm):
+            continue
         windows = [
             window
             for window in ledger.measured(stage, arm)

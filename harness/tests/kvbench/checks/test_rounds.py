@@ -57,7 +57,7 @@ def test_equal_rounds_pass_with_their_counts(run: Path) -> None:
 def test_answers_that_change_oftener_than_in_the_control_fail(run: Path) -> None:
     (finding,) = of(judge(run, rounds(range(12)), rounds([3])), "rounds_alike")
     assert finding.outcome is Outcome.FAIL
-    assert f"tested 12/{QUESTIONS}, control 1/{QUESTIONS}" in finding.observed
+    assert f"changed: tested 12/{QUESTIONS}, control 1/{QUESTIONS}" in finding.observed
     assert "question 0" in finding.notes[0]
 
 
