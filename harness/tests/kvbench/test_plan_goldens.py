@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "hybrid_cpu": ("hybrid_cpu", ()),
     "hybrid_cpu_unit_128": ("hybrid_cpu", ("engine.prefix_match_unit_tokens=128",)),
     "kimi_dcp8": ("kimi_dcp8", ()),
+    "gsm8k_cpu": ("gsm8k_cpu", ()),
 }
 
 
