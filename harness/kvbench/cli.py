@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -14,25 +13,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kvbench import __version__, cli_engine, doctor, environments, judge, modelfiles, needs
-from kvbench.engine.command import served_name
-from kvbench.errors import ExitCode, KvbenchError, PrerequisiteError
+from kvbench import (
+    __version__,
+    cli_compare,
+    cli_engine,
+    cli_init,
+    cli_rerun,
+    cli_schema,
+    doctor,
+    judge,
+)
+from kvbench.cli_run import execute, judge_and_show
+from kvbench.errors import ExitCode, KvbenchError
 from kvbench.ledger import load as load_ledger
 from kvbench.plan import make_plan
-from kvbench.plan_types import Plan
-from kvbench.progress import TerminalProgress
-from kvbench.record import Record
-from kvbench.report import json_report, markdown, terminal
+from kvbench.report import formats
+from kvbench.report.formats import Format
 from kvbench.report.plan_text import render_plan
-from kvbench.runner import Runner
-from kvbench.scenario.engines import FAKE_WORDS, FakeEngine
 from kvbench.scenario.load import Loaded, load_scenario
-from kvbench.scenario.models import Needs
-from kvbench.scenario.schema import schema as scenario_schema
 from kvbench.selftest.command import DEFAULT_WORKERS, selftest
-from kvbench.signals import one_interrupt
-from kvbench.telemetry.machine import machine_facts
-from kvbench.verdict import Verdict
 
 app = typer.Typer(
     name="kvbench",
@@ -42,6 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_engine.app, name="engine")
+app.command()(cli_compare.compare)
+app.command("init")(cli_init.init)
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="scenario, a YAML file")]
 RecordDir = Annotated[Path, typer.Argument(metavar="DIR", help="record: results/<scenario>/<run>")]
@@ -71,34 +72,7 @@ def run(
     """
     console = Console(stderr=False, highlight=False)
     loaded = load_scenario(file, sets=sets or (), stage=stage, arm=arm or ())
-    plan = make_plan(loaded)
-    is_fake = isinstance(loaded.scenario.engine, FakeEngine)
-    wanted = Needs() if is_fake else loaded.scenario.needs
-    lacking = needs.lacking(wanted, loaded.scenario.model, machine_facts())
-    if lacking:
-        raise PrerequisiteError(
-            f"{file}: this machine lacks what the scenario needs:\n  " + "\n  ".join(lacking)
-        )
-    for warning in plan.warnings:
-        console.print(f"[yellow]note:[/yellow] {warning}")
-    if is_fake:
-        console.print(f"[bold yellow]{FAKE_WORDS}[/bold yellow]")
-        model_path = served_name(loaded.scenario.model)
-    else:
-        for life in plan.lives:
-            environments.resolve_python(life.engine["python"])
-        model_path = modelfiles.locate(loaded.scenario.model)
-    record = Record.create(results, loaded.scenario.name)
-    console.print(f"record: {record.directory}")
-    with one_interrupt(), TerminalProgress(console, _requests(plan)) as progress:
-        ended = Runner(
-            loaded.scenario, plan, record, progress, model_path=model_path, command=sys.argv
-        ).run()
-    verdict = _judge(record.directory, console)
-    if ended.outcome == "interrupted":
-        console.print(f"interrupted; `kvbench report {record.directory}` shows what was measured")
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    raise typer.Exit(verdict.exit_code)
+    raise typer.Exit(execute(loaded, make_plan(loaded), results=results, console=console))
 
 
 @app.command()
@@ -110,17 +84,29 @@ def plan(
     _print_plan(loaded)
 
 
+app.command()(cli_rerun.rerun)
+
+
 @app.command("judge")
 def judge_record(directory: RecordDir) -> None:
     """Judge a record again from its files, write verdict.json, and exit with the verdict's code."""
-    raise typer.Exit(_judge(directory, Console(highlight=False)).exit_code)
+    raise typer.Exit(judge_and_show(directory, Console(highlight=False)).exit_code)
 
 
 @app.command()
-def report(directory: RecordDir) -> None:
-    """Print the Markdown tables of a record, for a pull request."""
+def report(
+    directory: RecordDir,
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="markdown: every table; github: fits into a comment; json: verdict.json",
+        ),
+    ] = Format.MARKDOWN,
+) -> None:
+    """Print the tables of a record, for a pull request."""
     ledger = load_ledger(directory)
-    typer.echo(markdown.render(ledger, judge.judge_ledger(ledger)), nl=False)
+    typer.echo(formats.render(form, ledger, judge.judge_ledger(ledger)), nl=False)
 
 
 @app.command("selftest")
@@ -155,10 +141,7 @@ def run_selftest(
     raise typer.Exit(code)
 
 
-@app.command()
-def schema() -> None:
-    """Print the JSON schema of scenario files, for editors."""
-    typer.echo(json.dumps(scenario_schema(), indent=2))
+app.command()(cli_schema.schema)
 
 
 @app.command("doctor")
@@ -196,22 +179,8 @@ def _root(
     """Validate a vLLM KV-cache offload connector: what was stored comes back, and is served."""
 
 
-def _requests(plan: Plan) -> int:
-    return sum(len(wave) for life in plan.lives for phase in life.phases for wave in phase.waves)
-
-
 def _print_plan(loaded: Loaded) -> None:
     Console(highlight=False, soft_wrap=True).print(render_plan(loaded, make_plan(loaded)))
-
-
-def _judge(directory: Path, console: Console) -> Verdict:
-    """Judge, print, and write the derived files: the same bytes whenever they are made."""
-    ledger = load_ledger(directory)
-    verdict = judge.judge_ledger(ledger)
-    (directory / judge.VERDICT).write_text(json_report.render(ledger, verdict))
-    (directory / "report.md").write_text(markdown.render(ledger, verdict))
-    terminal.show(ledger, verdict, console)
-    return verdict
 
 
 def main() -> None:

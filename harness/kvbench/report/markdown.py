@@ -14,7 +14,7 @@ from kvbench.checks.finding import Finding, Outcome
 from kvbench.ledger import Ledger
 from kvbench.report.header import has_host_copies, is_fake, life_facts, run_facts
 from kvbench.report.tables import BandRow, PhaseRow, PromptRow, band_rows, phase_rows, prompt_rows
-from kvbench.report.text import MISSING, milliseconds, nats, rate, share, whole
+from kvbench.report.text import MISSING, milliseconds, nats, one_line, rate, share, whole
 from kvbench.scenario.connectors import HOST_COPY_NOTE
 from kvbench.scenario.engines import FAKE_WORDS
 from kvbench.verdict import Verdict
@@ -32,7 +32,7 @@ MARKS = {
 
 def _line(text: str) -> str:
     """Text of an engine or a scenario on one line, with nothing in it that reads as HTML."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.splitlines()))
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line(text))
 
 
 def _cell(text: str) -> str:
@@ -164,15 +164,15 @@ def _skipped_lines(verdict: Verdict) -> list[str]:
             what, _, why = finding.reason.partition(" was skipped: ")
             by_reason.setdefault((finding.arm, why), []).append(what)
     return [
-        _line(f"setup: arm {arm}: {len(what)} skipped ({', '.join(what)}): {why}")
+        one_line(f"setup: arm {arm}: {len(what)} skipped ({', '.join(what)}): {why}")
         for (arm, why), what in by_reason.items()
     ]
 
 
 def not_proved(ledger: Ledger, verdict: Verdict) -> list[str]:
-    """What a reader must not conclude from this run."""
+    """What a reader must not conclude from this run, one plain line each, with no markup."""
     lines = [
-        _line(f"{finding.claim}: {finding.reason}")
+        one_line(f"{finding.claim}: {finding.reason}")
         for finding in verdict.findings
         if finding.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
     ]
@@ -258,7 +258,9 @@ def render(ledger: Ledger, verdict: Verdict) -> str:
         lines += ["", "Not claimed, so notes only:", ""]
         lines += [line for finding in verdict.unclaimed for line in _finding_lines(finding)]
     lines += ["", "## Not proved", ""]
-    lines += [f"- {line}" for line in not_proved(ledger, verdict)] or ["- nothing is left open"]
+    lines += [f"- {_line(line)}" for line in not_proved(ledger, verdict)] or [
+        "- nothing is left open"
+    ]
     notes = list(ledger.scenario.notes) if ledger.scenario is not None else []
     notes += [note.text for _, note in ledger.notes]
     if notes:

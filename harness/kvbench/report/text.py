@@ -7,6 +7,11 @@ from kvbench.report.tables import Rate
 MISSING = "n/a"
 
 
+def one_line(text: str) -> str:
+    """Text of an engine or a scenario without its line breaks."""
+    return " ".join(text.splitlines())
+
+
 def whole(value: int | None) -> str:
     """A count."""
     return MISSING if value is None else str(value)

@@ -26,6 +26,7 @@ HERE = {
     ),
     ".venv/bin/kvbench plan scenarios/replay_cpu.yaml --stage replay --arm tested",
     ".venv/bin/kvbench schema",
+    ".venv/bin/kvbench schema --format markdown",
     ".venv/bin/kvbench engine faults",
 }
 """run by `test_printed_command_works`"""
@@ -66,12 +67,21 @@ ELSEWHERE = {
     ".venv/bin/kvbench run scenarios/quickstart.yaml --set engine.kind=fake": (
         "test_any_scenario_with_a_geometry_can_be_rehearsed"
     ),
+    ".venv/bin/kvbench run scenarios/quickstart.yaml --set engine.kind=fake"
+    " --set 'arms.simple.engine.faults=[{kind: swap_blocks, phase: reload, prompt: p2}]'": (
+        "test_example_of_the_page_is_what_the_commands_print"
+    ),
+    ".venv/bin/kvbench compare results/quickstart/BASE results/quickstart/OTHER"
+    " --allow 'arms.*.faults' --format markdown": (
+        "test_example_of_the_page_is_what_the_commands_print"
+    ),
 }
 """command -> the whole-run test that runs it"""
 WHOLE_RUNS = (
     ROOT / "harness/tests/e2e/test_scenarios.py",
     ROOT / "harness/tests/e2e/test_selftest.py",
     ROOT / "harness/tests/kvbench/selftest/test_whole_runs.py",
+    ROOT / "harness/tests/kvbench/compare/test_whole_runs.py",
     ROOT / "harness/tests/kvbench/checks/test_simulation.py",
 )
 

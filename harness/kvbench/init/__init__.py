@@ -1,0 +1,1 @@
+"""A first scenario from three answers: model, connector and host memory, GPUs or this CPU."""
