@@ -63,7 +63,10 @@ def init(
             f"  {command} run {file} --set engine.kind=fake"
         )
     else:
-        console.print(f"no rehearsal on the fake engine before {file} declares model.geometry")
+        console.print(
+            f"expected hits are ranges, and no rehearsal on the fake engine is possible, until "
+            f"model.geometry is declared: see the comment under `model:` in {file}"
+        )
 
 
 def _ask(file: Path) -> Answers:

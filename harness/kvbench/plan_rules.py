@@ -105,8 +105,7 @@ def warn(
     )
     if Claim.LOGPROBS in claims and is_replay and not has_band:
         warnings.append(
-            f"stage {stage} claims logprobs with {fresh_runs} fresh runs: "
-            f"a band needs {BAND_RUNS}"
+            f"stage {stage} claims logprobs with {fresh_runs} fresh runs: a band needs {BAND_RUNS}"
         )
     warnings += _host_pool_warning(scenario, stage, arm, engine, phases, lengths)
     return warnings

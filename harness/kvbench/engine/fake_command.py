@@ -59,7 +59,10 @@ def fake_settings(engine: FakeEngine, connector: Connector, model: Model) -> Fak
     """Return what the process is told; raises UsageError for a model without geometry."""
     geometry = geometry_under(model.geometry, engine)
     if geometry is None:
-        raise UsageError("engine.kind: fake simulates model.geometry, which is not declared")
+        raise UsageError(
+            "engine.kind: fake simulates model.geometry, which is not declared; write it under "
+            "model: (a file of `kvbench init` has a proposal there, or docs/scenarios.md)"
+        )
     tier = tier_model(geometry, engine, connector)
     if tier.kind not in ("none", "simple_eager", "simple_lazy", "native"):
         raise UsageError(

@@ -148,7 +148,7 @@ def render(
 ) -> str:
     """Return the YAML of a scenario; `gpus` 0 is vLLM's CPU build."""
     node = "nodes/cpu" if gpus == 0 else "nodes/gpu8" if gpus == 8 else "nodes/gpu"
-    machine = "CPU" if gpus == 0 else f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    machine = machine_words(gpus)
     arm = connector.removeprefix("connectors/").removesuffix(HOST_SUFFIX)
     title = f"{model_words(chosen)} with {arm.replace('_', ' ')}, {machine}"
     is_hybrid = gpus == 0 and isinstance(chosen, Checkpoint) and chosen.attention == "hybrid"
@@ -184,6 +184,11 @@ def model_words(chosen: ChosenModel) -> str:
     if isinstance(chosen, Checkpoint):
         return chosen.directory.name or chosen.architecture
     return chosen.name if isinstance(chosen, HubName) else chosen.fragment.removeprefix("models/")
+
+
+def machine_words(gpus: int) -> str:
+    """Return the machine in a word or two."""
+    return "CPU" if gpus == 0 else "1 GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
 def size_words(size: int) -> str:

@@ -64,7 +64,7 @@ def write_scenario(file: Path, answers: Answers, *, is_forced: bool = False) -> 
     loaded = load_scenario(file)
     plan = make_plan(loaded)
     what = chosen.words if isinstance(chosen, Checkpoint) else text.model_words(chosen)
-    machine = "vLLM's CPU build" if is_cpu else f"{answers.gpus} GPU(s)"
+    machine = "vLLM's CPU build" if is_cpu else text.machine_words(answers.gpus)
     words = f"{what}; {connector} with {text.size_words(memory)} of host memory; {machine}"
     return Written(words, loaded.scenario.model.geometry is not None, plan.warnings)
 

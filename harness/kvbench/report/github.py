@@ -17,6 +17,8 @@ from kvbench.ledger import Ledger
 from kvbench.report import provenance
 from kvbench.report.fitting import LIMIT_BYTES, Part, cut_words, document, fitted, size_bytes
 from kvbench.report.gfm import Column, bold, code, fence, item, table_head, table_row, text
+from kvbench.report.github_accuracy import band_parts, prompt_parts
+from kvbench.report.github_blocks import verdict_markup
 from kvbench.report.github_details import (
     VITAL,
     command_parts,
@@ -24,7 +26,7 @@ from kvbench.report.github_details import (
     finding_words,
     place_words,
 )
-from kvbench.report.github_phases import band_parts, phase_parts, prompt_parts, verdict_markup
+from kvbench.report.github_phases import phase_parts
 from kvbench.report.github_tools import agent_parts, evaluation_parts
 from kvbench.report.header import has_host_copies, is_fake
 from kvbench.report.markdown import not_proved
@@ -38,7 +40,8 @@ MARKS: Final = {Outcome.PASS: "✅", Outcome.FAIL: "❌", Outcome.ERROR: "❌"}
 DOUBT: Final = "⚠️"
 MAX_OPEN_FINDINGS: Final = 5
 """Findings that are no pass and stand in the open; all of them are folded below."""
-MAX_REASON_CHARACTERS: Final = 700
+MAX_REASON_CHARACTERS: Final = 500
+MAX_OPEN_CHARACTERS: Final = 300
 RESERVED_BYTES: Final = 2_000
 """for the footer's list of what was cut"""
 
@@ -137,15 +140,27 @@ def _claims(verdict: Verdict) -> Part:
 
 
 def _open_findings(verdict: Verdict) -> list[Part]:
-    bad = [f for f in verdict.findings if f.outcome not in (Outcome.PASS, Outcome.SKIPPED)]
-    if not bad:
+    """What is no pass, each check once per arm; the other phases in which it says so are named."""
+    grouped: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for finding in verdict.findings:
+        if finding.outcome not in (Outcome.PASS, Outcome.SKIPPED):
+            key = (finding.outcome.value, finding.check, finding.stage, finding.arm)
+            grouped.setdefault(key, []).append(finding)
+    if not grouped:
         return []
-    rows = [finding_words(finding) for finding in bad[:MAX_OPEN_FINDINGS]]
-    rest = len(bad) - len(rows)
+    rows = [_alike(findings) for findings in list(grouped.values())[:MAX_OPEN_FINDINGS]]
+    rest = len(grouped) - len(rows)
     tail = (f"- and {rest} more, folded below",) if rest else ()
     is_defect = verdict.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.ABORTED)
     head = ("### What is wrong" if is_defect else "### Why it proves too little", "")
     return [Part(head, tuple(rows), (*tail, ""), "what is wrong", VITAL)]
+
+
+def _alike(findings: Sequence[Finding]) -> str:
+    """One finding, and where the same check says the like."""
+    words = finding_words(findings[0], most=MAX_OPEN_CHARACTERS)
+    phases = dict.fromkeys(each.phase for each in findings[1:])
+    return f"{words}; likewise in {text(', '.join(phases), most=120)}" if phases else words
 
 
 # ---- conditions ------------------------------------------------------------------------------

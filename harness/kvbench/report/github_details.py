@@ -14,7 +14,7 @@ from kvbench.events import LifeFailed
 from kvbench.ledger import Ledger, Life
 from kvbench.report.fitting import Part
 from kvbench.report.gfm import bold, clean, clipped, code, fence, item, text
-from kvbench.report.github_phases import verdict_markup
+from kvbench.report.github_blocks import verdict_markup
 from kvbench.verdict import Verdict
 
 VITAL, PROBLEMS, LOGS, NOTES, PASSES, COMMANDS = 1, 3, 4, 5, 8, 9
@@ -30,11 +30,11 @@ def place_words(finding: Finding) -> str:
     return text(" / ".join(words) or "run", most=120)
 
 
-def finding_words(finding: Finding) -> str:
-    """A finding as an item of a list."""
+def finding_words(finding: Finding, *, most: int = 700) -> str:
+    """A finding as an item of a list, its reason at most so many characters long."""
     outcome = finding.outcome.value
     mark = bold("FAIL") if finding.outcome is Outcome.FAIL else verdict_markup(outcome)
-    reason = text(finding.reason, most=700)
+    reason = text(finding.reason, most=most)
     return f"- {mark} {code(finding.check)} ({place_words(finding)}): {reason}"
 
 

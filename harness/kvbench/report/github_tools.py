@@ -16,7 +16,7 @@ from kvbench.ledger.evaluation import FilterName, Round, rounds_of
 from kvbench.ledger.fields import Field
 from kvbench.report.fitting import Part
 from kvbench.report.gfm import Column, bold, table_head, table_row, text
-from kvbench.report.github_phases import OPEN, Block, verdict_markup
+from kvbench.report.github_blocks import OPEN, Block, verdict_markup
 from kvbench.report.numbers import NO_BREAK, count, of, rate_of
 from kvbench.report.tables import PhaseRow, Rate
 from kvbench.report.text import MISSING

@@ -152,6 +152,11 @@ def _vllm(server: Server) -> str:
     return f"{shown}, {words}; local patches {MISSING} (not recorded); {start}"
 
 
+def _vllm_without_plan(ledger: Ledger) -> str:
+    versions = dict.fromkeys(life.started.vllm_version or MISSING for life in ledger.lives)
+    return text(", ".join(versions) or MISSING)
+
+
 def _clients(ledger: Ledger) -> str:
     names = [f"kvbench {text(ledger.run.kvbench_version)}"]
     names.append(f"Python {text(ledger.run.machine.get('python') or MISSING)}")
@@ -266,7 +271,10 @@ def _further(server: Server) -> str:
 def _faults_of(ledger: Ledger, server: Server) -> list[str]:
     found: list[str] = []
     if isinstance(server.engine, FakeEngine):
-        found += [f"{each.kind} in {each.phase or 'every phase'}" for each in server.engine.faults]
+        found += [
+            f"{each.kind} in {each.phase or 'every phase'}, prompt {each.prompt or 'any'}"
+            for each in server.engine.faults
+        ]
     arms = ledger.scenario.arms if ledger.scenario is not None else {}
     for name in server.life.arms:
         planned = arms[name].faults if name in arms else ()
@@ -302,7 +310,7 @@ def _difference_words(found: Sequence[Server]) -> str:
                 running = server.effective[key]
                 differs.append(f"{label}: {key} asked {asked}, in effect {running}")
     words = [bold(text("; ".join(differs)))] if differs else []
-    words.append(f"{compared} settings are as asked")
+    words.append(f"{compared if found else MISSING} settings are as asked")
     if unread:
         words.append(f"not readable from the engine: {text(', '.join(dict.fromkeys(unread)))}")
     return "; ".join(words)
@@ -347,7 +355,9 @@ def _setting_facts(ledger: Ledger) -> list[Fact]:
         Fact("asked and in effect", _difference_words(found)),
     ]
     optional = ("further settings", "injected faults")
-    return [each for each in facts if not (each.name in optional and each.value == "none")]
+    return [
+        each for each in facts if not (each.name in optional and each.value in ("none", MISSING))
+    ]
 
 
 def facts(ledger: Ledger) -> list[Fact]:
@@ -356,7 +366,7 @@ def facts(ledger: Ledger) -> list[Fact]:
     known = dict(run_facts(ledger))
     lines = [
         Fact("kvbench", _kvbench(ledger)),
-        Fact("vLLM", _per_server(found, _vllm)),
+        Fact("vLLM", _per_server(found, _vllm) if found else _vllm_without_plan(ledger)),
         Fact("model", text(known.get("model", MISSING))),
         Fact("hardware", _hardware(ledger.run.machine)),
         *_setting_facts(ledger),

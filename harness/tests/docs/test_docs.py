@@ -25,12 +25,18 @@ HERE = {
         " --set arms.tested.connector.extends=connectors/native_host"
     ),
     ".venv/bin/kvbench plan scenarios/replay_cpu.yaml --stage replay --arm tested",
+    (
+        ".venv/bin/kvbench plan scenarios/replay_cpu.yaml --set 'arms.tested.connector={kind:"
+        " native, copies: host_memory, chunk_tokens: 256, host_pool_bytes_total: 64MiB}'"
+    ),
     ".venv/bin/kvbench schema",
     ".venv/bin/kvbench schema --format markdown",
     ".venv/bin/kvbench engine faults",
 }
 """run by `test_printed_command_works`"""
 
+FIRST_SCENARIO = "test_first_scenario_page_works_as_it_is_printed"
+NODE = "test_node_page_plans_as_it_is_printed"
 ELSEWHERE = {
     "./scripts/quickstart": "test_quickstart_passes_with_the_plain_start",
     "./scripts/quickstart --broken": "test_one_damaged_block_fails_and_names_its_prompt",
@@ -75,6 +81,19 @@ ELSEWHERE = {
     " --allow 'arms.*.faults' --format markdown": (
         "test_example_of_the_page_is_what_the_commands_print"
     ),
+    ".venv/bin/kvbench init": "test_empty_answers_take_the_defaults",
+    ".venv/bin/kvbench init scenarios/first.yaml --model tiny --connector simple_eager"
+    " --host-memory 64MiB --cpu": FIRST_SCENARIO,
+    ".venv/bin/kvbench plan scenarios/first.yaml": FIRST_SCENARIO,
+    ".venv/bin/kvbench run scenarios/first.yaml --set engine.kind=fake": FIRST_SCENARIO,
+    ".venv/bin/kvbench report results/first/RUN": FIRST_SCENARIO,
+    ".venv/bin/kvbench rerun results/first/RUN": FIRST_SCENARIO,
+    ".venv/bin/kvbench rerun results/replay_cpu/RUN": (
+        "test_record_of_a_run_is_run_again_and_says_what_differs"
+    ),
+    ".venv/bin/kvbench init scenarios/node.yaml --model Qwen/Qwen3-0.6B --connector simple_eager"
+    " --host-memory 16GiB --gpus 2": NODE,
+    ".venv/bin/kvbench plan scenarios/node.yaml --set engine.python=/opt/vllm/bin/python": NODE,
 }
 """command -> the whole-run test that runs it"""
 WHOLE_RUNS = (
@@ -83,6 +102,9 @@ WHOLE_RUNS = (
     ROOT / "harness/tests/kvbench/selftest/test_whole_runs.py",
     ROOT / "harness/tests/kvbench/compare/test_whole_runs.py",
     ROOT / "harness/tests/kvbench/checks/test_simulation.py",
+    ROOT / "harness/tests/kvbench/init/test_command.py",
+    ROOT / "harness/tests/kvbench/test_rerun.py",
+    ROOT / "harness/tests/docs/test_pages.py",
 )
 
 THE_TEST_COMMAND_ITSELF = "./scripts/test"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -32,7 +33,7 @@ def _tags(source: str) -> set[str]:
 def html_tags(source: str) -> set[str]:
     """Names of all HTML tags that would reach the page as tags."""
     found = [each.content for each in tokens(source) if each.type in ("html_inline", "html_block")]
-    return {tag for html in found for tag in _tags(html)}
+    return {tag for part in found for tag in _tags(part)}
 
 
 def visible(source: str) -> str:
@@ -71,22 +72,28 @@ def tables(source: str) -> list[list[list[str]]]:
     return found
 
 
-def row_widths(source: str) -> list[set[int]]:
-    """Per block of neighbouring lines with pipes the numbers of cells in its rows.
+def _lines_of(source: str, kind: str) -> list[int]:
+    maps = [block.map for block in _PARSER.parse(source) if block.type == kind]
+    return [line for place in maps if place for line in range(*place)]
 
-    From the source: a renderer fills short rows up and cuts long ones.
-    """
-    found: list[set[int]] = []
-    is_in_table = is_in_code = False
-    for line in source.splitlines():
-        is_in_code ^= line.startswith("```")
-        is_row = line.startswith("| ") and line.endswith(" |") and not is_in_code
-        if is_row and not is_in_table:
-            found.append(set())
-        if is_row:
-            found[-1].add(len(line.split("|")) - 2)
-        is_in_table = is_row
-    return found
+
+def row_widths(source: str) -> list[set[int]]:
+    """The numbers of cells in the rows of each table, from the source: a renderer fills short rows
+    up and cuts long ones."""
+    lines = source.splitlines()
+    maps = [block.map for block in _PARSER.parse(source) if block.type == "table_open"]
+    return [{len(lines[n].split("|")) - 2 for n in range(*place)} for place in maps if place]
+
+
+def stray_rows(source: str) -> list[str]:
+    """Rows that belong to no table: what is left of one that a text has torn apart."""
+    known = {*_lines_of(source, "table_open"), *_lines_of(source, "fence")}
+    lines = source.splitlines()
+    return [line for n, line in enumerate(lines) if line.startswith("|") and n not in known]
+
+
+def _folds(source: str) -> list[str]:
+    return [each.content for each in _PARSER.parse(source) if each.type == "html_block"]
 
 
 def assert_is_sound(source: str) -> None:
@@ -94,11 +101,11 @@ def assert_is_sound(source: str) -> None:
     assert html_tags(source) <= HARMLESS_HTML, html_tags(source)
     kinds = {each.type for each in tokens(source)}
     assert not kinds & {"link_open", "image", "em_open", "s_open", "strong_open"}, kinds
-    for run in texts(source):
+    summaries = [html.unescape(_TAG.sub("\n", block)) for block in _folds(source)]
+    for run in (*texts(source), *summaries):
         assert not ACTING.search(run), run
     widths = row_widths(source)
     assert all(len(each) == 1 for each in widths), widths
-    assert len(tables(source)) == len(widths)
-    html = [each.content for each in _PARSER.parse(source) if each.type == "html_block"]
-    opened = sum(part.count("<details>") for part in html)
-    assert opened == sum(part.count("</details>") for part in html)
+    assert not stray_rows(source)
+    folds = "".join(_folds(source))
+    assert folds.count("<details>") == folds.count("</details>")

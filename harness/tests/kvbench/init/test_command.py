@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from command_line import Done, kvbench
+from first_scenarios import declare_geometry
 
+from kvbench import tiny
 from kvbench.errors import ExitCode
 from kvbench.scenario.load import load_scenario
 
@@ -40,8 +42,8 @@ def test_empty_answers_take_the_defaults(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     done = answered(monkeypatch, "some/model", "simple_lazy", "16GiB", "4")
-    assert "some/model; connectors/simple_lazy with 16GiB of host memory; 4 GPU(s)" in done.stdout
-    assert "no rehearsal on the fake engine" in done.stdout
+    assert "some/model; connectors/simple_lazy with 16GiB of host memory; 4 GPUs" in done.stdout
+    assert "until model.geometry is declared: see the comment under `model:`" in done.stdout
 
 
 def test_wrong_answer_is_said_before_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +80,20 @@ def test_existing_file_is_refused_before_the_questions(monkeypatch: pytest.Monke
     assert "exists already" in done.stderr
     assert "Which model" not in done.stdout
     assert kvbench("init", "--cpu", "--force").returncode == ExitCode.PASS
+
+
+@pytest.mark.e2e
+def test_folder_of_another_model_gets_a_verdict_once_its_geometry_is_declared(
+    tmp_path: Path,
+) -> None:
+    folder = tiny.build("qwen3", seed=3, cache_dir=tmp_path / "models").path
+    file = tmp_path / "scenarios/mine.yaml"
+    run = ("run", str(file), "--set", "engine.kind=fake")
+    assert kvbench("init", str(file), "--model", str(folder)).returncode == ExitCode.PASS
+    early = kvbench(*run)
+    assert early.returncode == ExitCode.USAGE
+    assert "a file of `kvbench init` has a proposal there" in early.stderr
+    declare_geometry(file)
+    done = kvbench(*run)
+    assert done.returncode == ExitCode.PASS, done.stdout + done.stderr
+    assert "PASS mine (exit code 0)" in done.stdout

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from first_scenarios import declare_geometry
 
 from kvbench import tiny
 from kvbench.errors import UsageError
@@ -33,14 +34,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def written(file: Path, answers: Answers) -> Loaded:
     assert write_scenario(file, answers).warnings == ()
     return load_scenario(file)
-
-
-def declared(file: Path) -> None:
-    """Take the `# ` away from the geometry that the file proposes."""
-    text = file.read_text()
-    found = re.search(r"^  # geometry:\n(?:  #   .*\n)+", text, re.MULTILINE)
-    assert found is not None
-    file.write_text(text.replace(found[0], found[0].replace("  # ", "  ")))
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
@@ -76,7 +69,7 @@ def test_proposed_geometry_can_be_declared_as_it_stands(
 ) -> None:
     file = tmp_path / "first.yaml"
     write_scenario(file, Answers(str(folders["qwen3"])))
-    declared(file)
+    declare_geometry(file)
     loaded = load_scenario(file)
     assert make_plan(loaded).warnings == ()
     geometry = loaded.scenario.model.geometry
@@ -89,7 +82,7 @@ def test_proposed_geometry_on_gpus_plans_without_a_warning(
 ) -> None:
     file = tmp_path / "first.yaml"
     write_scenario(file, Answers(str(folders["qwen3"]), "simple_eager", None, 2))
-    declared(file)
+    declare_geometry(file)
     assert make_plan(load_scenario(file)).warnings == ()
 
 
