@@ -43,9 +43,17 @@ def _top_logprobs(window: Window) -> int | None:
 
 
 def damaged(window: Window) -> list[tuple[Request, str]]:
-    """Scored requests of a window whose log-probabilities cannot be used, and why."""
+    """Requests of a window whose log-probabilities cannot be used, and why.
+
+    Scored ones and those that prime a hit; of all others only one that ended in NaN.
+    """
     wanted = _top_logprobs(window)
-    found = ((request, damage(request, wanted)) for request in window.scored)
+    judged = [
+        request
+        for request in window.requests
+        if request.done.role in ("scored", "prime") or request.done.error_kind == "nan"
+    ]
+    found = ((request, damage(request, wanted)) for request in judged)
     return [(request, why) for request, why in found if why is not None]
 
 
@@ -79,7 +87,7 @@ def check(ledger: Ledger) -> list[Finding]:
                     what=What(CHECK, CLAIM, "logprobs"),
                     requests=[request for request, _ in bad],
                     expected="finite log-probabilities at every position",
-                    observed=f"{len(bad)} of {len(window.scored)} answers damaged",
+                    observed=f"{len(bad)} of {len(window.requests)} answers damaged",
                 )
             )
     return findings

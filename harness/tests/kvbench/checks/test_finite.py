@@ -53,3 +53,13 @@ def test_missing_log_probabilities_on_hits_fail(run: Path, how: str) -> None:
 
     verdict = records.judged(run, arm=("simple",), on_request=damage)
     assert "position 2" in records.only(verdict, "answers_finite", Outcome.FAIL).reason
+
+
+def test_nan_in_a_request_that_primes_a_hit_is_corruption_too(run: Path) -> None:
+    def damage(sent: Sent) -> None:
+        if sent.phase == "hot-1" and sent.name == "p3" and sent.role == "prime":
+            sent.error, sent.error_kind, sent.http_status = "HTTP 400: out of range", "nan", 400
+
+    verdict = records.judged(run, arm=("simple",), on_request=damage)
+    finding = records.only(verdict, "answers_finite", Outcome.FAIL)
+    assert "hot-1, only on cache hits: p3: NaN" in finding.reason
