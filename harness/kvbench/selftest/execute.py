@@ -150,8 +150,13 @@ def run_all(rows: Sequence[Row], results: Path, workers: int) -> Iterator[tuple[
         waiting: dict[Future[RowRun], Row] = {
             pool.submit(run_row, row, repeat, results): row for row, repeat in runs_of(tuple(rows))
         }
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        except BaseException:
+            # Rows that have not begun never will; those that run come to their end.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _quiet() -> None:

@@ -176,6 +176,9 @@ class Window:
         if self._concurrency == 1:
             for request in requests:
                 self._file_snapshot(f"{self.id}/{request.request_id}", "after", page)
+        else:
+            # The next wave waits for its own requests, not for those of this one again.
+            self._latest = page.samples
         return answers
 
     def settle(self, finished: int, prompt_tokens: int) -> None:
