@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kvbench import clock
 from kvbench.errors import EngineError, PrerequisiteError
-from kvbench.events import Skipped
 from kvbench.plan_types import Plan, PlannedPhase
 from kvbench.scenario.connectors import Connector
 from kvbench.scenario.gsm8k import Gsm8kWorkload, HubProblems, OwnProblems, file_format
+from kvbench.workloads.driving import PhaseDriver
 from kvbench.workloads.faults import FaultSwitch
 from kvbench.workloads.gsm8k import spec as files
 from kvbench.workloads.gsm8k.run import (
@@ -34,7 +33,7 @@ from kvbench.workloads.gsm8k.run import (
 from kvbench.workloads.gsm8k.samples import evaluation_done, request_done, sample_events
 from kvbench.workloads.gsm8k.spec import Answered, Asking, DataFiles, Result, Spec
 from kvbench.workloads.reset_proof import Limits as ResetLimits
-from kvbench.workloads.reset_proof import ResetRefusedError, prove_reset
+from kvbench.workloads.reset_proof import ResetRefusedError
 from kvbench.workloads.stores import wait_for_stores
 from kvbench.workloads.watchdog import Watchdog
 from kvbench.workloads.window import Life, Window
@@ -44,7 +43,7 @@ OK: Final = 200
 SERVER_ERROR: Final = 500
 
 
-class Gsm8kDriver:
+class Gsm8kDriver(PhaseDriver):
     """Drives the rounds of one stage and arm through a running engine.
 
     `tokenizer` is a directory or hub name, None where the server shall tokenize.
@@ -62,15 +61,12 @@ class Gsm8kDriver:
         trust_remote_code: bool = False,
         command: Sequence[str] = CHILD_COMMAND,
     ) -> None:
-        self._life = life
-        self._prompts = plan.prompts
+        limits = ResetLimits(reset_s=workload.reset_limit_s, store_s=workload.store_limit_s)
+        super().__init__(life, plan, connector, faults, limits)
         self._workload = workload
-        self._connector = connector
-        self._faults = faults
         self._tokenizer = tokenizer
         self._trust_remote_code = trust_remote_code
         self._command = command
-        self._resets = 0
         self._broken: str | None = None
 
     def run(self, phase: PlannedPhase) -> None:
@@ -90,31 +86,13 @@ class Gsm8kDriver:
                 self._skip(phase, str(error))
                 return
         try:
-            self._window(phase)
+            with self._opened(phase) as window:
+                self._round(window, phase)
         except ToolError as error:
             # The window is closed as aborted, with the reason; the server is well.
             first = str(error).partition("\n")[0]
             self._broken = f"{phase.name} was aborted: {first}"
             self._life.progress.say(f"{phase.name}: {error}", style="red")
-
-    def _window(self, phase: PlannedPhase) -> None:
-        with Window(
-            self._life,
-            stage=phase.stage,
-            arm=phase.arm,
-            phase=phase.name,
-            kind=phase.kind,
-            run=phase.run,
-            concurrency=phase.concurrency,
-        ) as window:
-            if self._faults is None:
-                self._round(window, phase)
-                return
-            try:
-                with self._faults.armed(window, phase):
-                    self._round(window, phase)
-            finally:
-                self._faults.collect(window.id)
 
     def _round(self, window: Window, phase: PlannedPhase) -> None:
         spec = self._spec(window, phase)
@@ -248,31 +226,6 @@ class Gsm8kDriver:
             kept = record.artifact(f"gsm8k/prompts-{digest}.json.gz")
             if not kept.is_file():
                 kept.write_bytes(gzip.compress(data, mtime=0))
-
-    def _prove_reset(self, phase: PlannedPhase) -> None:
-        assert phase.sentinel_id is not None
-        self._resets += 1
-        prove_reset(
-            self._life,
-            phase,
-            self._prompts[phase.sentinel_id],
-            connector=self._connector,
-            number=self._resets,
-            limits=ResetLimits(
-                reset_s=self._workload.reset_limit_s, store_s=self._workload.store_limit_s
-            ),
-        )
-
-    def _skip(self, phase: PlannedPhase, reason: str) -> None:
-        self._life.record.write(
-            Skipped(
-                time_s=clock.now_s(),
-                stage=phase.stage,
-                arm=phase.arm,
-                phase=phase.name,
-                reason=reason,
-            )
-        )
 
 
 def task_name(workload: Gsm8kWorkload) -> str:

@@ -31,7 +31,7 @@ from kvbench.progress import Silent
 from kvbench.record import Record, StoredRecord
 from kvbench.scenario.connectors import NoConnector
 from kvbench.scenario.gsm8k import Gsm8kWorkload
-from kvbench.workloads.gsm8k import driver as driver_module
+from kvbench.workloads import driving
 from kvbench.workloads.gsm8k.driver import Gsm8kDriver, data_files, task_name
 from kvbench.workloads.reset_proof import ResetRefusedError
 from kvbench.workloads.window import Life
@@ -286,7 +286,7 @@ def test_refused_reset_skips_this_round_and_those_after_it(
     def refuse(*_: Any, **__: Any) -> None:
         raise ResetRefusedError("refused")
 
-    monkeypatch.setattr(driver_module, "prove_reset", refuse)
+    monkeypatch.setattr(driving, "prove_reset", refuse)
     stand = Stand(run, engine, data)
     stand.driver._prompts = {"accuracy/s1": (1, 2)}
     stand.run(1, reset="all", sentinel_id="accuracy/s1")
